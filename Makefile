@@ -1,0 +1,56 @@
+# Everything a developer or user needs, from a fresh clone with git, make and Python >= 3.11.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench torture experiments lock clean
+
+help: ## Show what can be made.
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | \
+	    while IFS='|' read -r target text; do printf '%-20s %s\n' "$$target" "$$text"; done
+
+setup: $(STAMP) ## Install Ringdove and its tools into .venv, at locked versions.
+
+$(STAMP): requirements/dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "Ringdove needs Python 3.11 or newer; say: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: setup ## Send a million messages through the engine, and check every one.
+	@$(BIN)/ringdove demo
+
+test: setup ## Run the tests.
+	@$(BIN)/python -m pytest -q
+
+check: setup ## Lint, check types and style.
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: setup ## Put the source into its standard form.
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: setup ## Measure this machine (minutes).
+	@for name in engine groups leases backlog; do $(BIN)/ringdove bench $$name || exit 1; done
+
+torture: setup ## Kill the engine and cut its power a thousand times each (many minutes).
+	@RINGDOVE_KILLS=1000 RINGDOVE_CUTS=1000 RINGDOVE_EXAMPLES=2000 \
+	    $(BIN)/python -m pytest -q --timeout=14400 tests/faults tests/stores
+
+experiments: setup ## Repeat the experiments of the source documents.
+	@echo "The experiments come with the server and the fabric; so far: make bench"
+
+lock: ## Choose the newest versions that pyproject.toml allows, and lock them.
+	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --extra dev \
+	    --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file requirements/dev.lock pyproject.toml
+
+clean: ## Remove everything that was made.
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

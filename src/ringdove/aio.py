@@ -1,0 +1,13 @@
+"""The asynchronous face of Ringdove: `ringdove.aio.connect(...)`."""
+
+from ringdove.client.aio import (
+    Batch,
+    Connection,
+    Consumer,
+    Message,
+    Producer,
+    Queue,
+    connect,
+)
+
+__all__ = ["Batch", "Connection", "Consumer", "Message", "Producer", "Queue", "connect"]

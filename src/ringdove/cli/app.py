@@ -1,0 +1,66 @@
+"""The tree of commands, and the options that all of them share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, Group, Parameter
+
+from ringdove.cli import bench, care, dead, demo, messages, queues, session
+from ringdove.config import find_url
+from ringdove.version import __version__
+
+app = App(
+    name="ringdove",
+    help="""A message queue: durable, fast, at home in your process.
+
+Examples:
+
+    ringdove queue create readings
+    ringdove send readings hello world
+    ringdove receive readings --max 10 --ack
+    ringdove demo
+""",
+    version=__version__,
+    help_format="markdown",
+)
+app.meta.group_parameters = Group("Where the queues are", sort_key=0)
+
+app.command(queues.app)
+app.command(dead.app)
+app.command(bench.app)
+for command in (
+    messages.send, messages.receive, messages.peek, messages.replay,
+    messages.ack, messages.release, messages.extend,
+    care.stats, care.fsck, care.backup, care.compact, demo.demo,
+):  # fmt: skip
+    app.command(command)
+
+
+@app.command
+def completion(shell: Literal["bash", "zsh", "fish"]) -> None:
+    """Print the completion script for a shell.
+
+    Example: `ringdove completion bash > ~/.local/share/bash-completion/completions/ringdove`
+    """
+    print(app.generate_completion(prog_name="ringdove", shell=shell))
+
+
+@app.meta.default
+def launch(
+    *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
+    data: Annotated[Path | None, Parameter(env_var="RINGDOVE_DATA")] = None,
+    url: Annotated[str | None, Parameter(env_var="RINGDOVE_URL")] = None,
+) -> object:
+    """Run a command on the queues at a place.
+
+    Parameters
+    ----------
+    data
+        Data directory; short for --url file:DIRECTORY. By default ./ringdove-data.
+    url
+        Where the queues are, for example file:./data.
+    """
+    session.url.set(find_url(None if data is not None and url is None else url, data))
+    return app(tokens, exit_on_error=False, print_error=True, result_action="return_value")

@@ -1,0 +1,341 @@
+"""Commands on messages: send, receive, peek, replay, and settling by receipt."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json as jsonlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from ringdove.cli.output import emit_json, message_dict, progress, say
+from ringdove.cli.queues import JsonFlag
+from ringdove.cli.session import connected
+from ringdove.cli.values import attribute, duration_ms
+from ringdove.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ringdove.client.outgoing import NewMessage
+    from ringdove.core.receipt import Receipt
+
+#: Lines read from a file or pipe before they are sent together.
+_LINES_PER_SEND = 5_000
+
+_NDJSON_FIELDS = {"body", "body_base64", "key", "attributes", "id"}
+
+
+def send(
+    queue: str,
+    *bodies: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    key: str | None = None,
+    attributes: Annotated[list[str] | None, Parameter(name=["--attribute", "-a"])] = None,
+    id: str | None = None,
+    priority: int = 0,
+    delay_ms: str | None = None,
+    file: Annotated[list[Path] | None, Parameter(name=["--file", "-f"])] = None,
+    ndjson: Annotated[bool, Parameter(negative="")] = False,
+    compression: str = "none",
+    json: JsonFlag = False,
+) -> None:
+    """Send messages: each argument is one; - reads one per line from standard input.
+
+    Examples:
+        ringdove send readings 21.5 22.0 --key meter-7
+        seq 1000000 | ringdove send readings -
+        ringdove send readings --ndjson - < messages.ndjson
+        ringdove send images --file a.png --file b.png
+
+    Parameters
+    ----------
+    queue
+        The queue to send to.
+    bodies
+        Messages, or - for standard input.
+    key
+        Key of all messages.
+    attributes
+        name=value for all messages; may be repeated.
+    id
+        Message id, which the queue stores only once; for a single message.
+    priority
+        Priority of all messages.
+    delay_ms
+        Wait before delivery, for example 30s.
+    file
+        Send the content of a file as one message; may be repeated.
+    ndjson
+        Lines are JSON objects with body (or body_base64), key, attributes and id.
+    compression
+        Of the block: none, zstd or lz4.
+    json
+        Print a summary as JSON.
+    """
+    messages = _messages(bodies, file or [], ndjson)
+    shared = dict(map(attribute, attributes or []))
+    options: dict[str, Any] = {"priority": priority, "compression": compression}
+    if delay_ms is not None:
+        options["delay_ms"] = duration_ms(delay_ms)
+    count = duplicates = 0
+    with connected() as connection, progress("sending") as show:
+        target = connection.queue(queue)
+        target.info()
+        for part in _parts(messages):
+            if id is not None and (count or len(part) > 1):
+                raise InvalidArgument("--id names one message; send messages with ids one by one.")
+            sent = target.send_many([_with(m, key, shared, id) for m in part], **options)
+            count += len(sent)
+            duplicates += sent.duplicates
+            show(count)
+    if json:
+        emit_json({"sent": count, "duplicates": duplicates})
+    else:
+        note = f", {duplicates:,} of them known already" if duplicates else ""
+        say(f"Sent {count:,} message{'' if count == 1 else 's'} to {queue}{note}.")
+
+
+def receive(
+    queue: str,
+    *,
+    max: Annotated[int, Parameter(name=["--max", "-n"])] = 1,
+    wait: float = 0,
+    ack: Annotated[bool, Parameter(negative="")] = False,
+    subscription: str = "default",
+    lease_ms: str | None = None,
+    json: JsonFlag = False,
+) -> None:
+    """Receive messages, one body per line.
+
+    Without --ack they stay leased to you and come back when the lease ends; settle them with
+    their receipts (see --json), for example `ringdove ack RECEIPT`.
+
+    Parameters
+    ----------
+    queue
+        The queue to receive from.
+    max
+        The most messages to receive.
+    wait
+        Seconds to wait for the first.
+    ack
+        Acknowledge what was printed.
+    subscription
+        Receive on behalf of this reader group.
+    lease_ms
+        How long they stay leased, for example 5m.
+    json
+        Print one JSON object per message, with its receipt.
+    """
+    left = max
+    with connected() as connection:
+        target = connection.queue(queue)
+        lease = None if lease_ms is None else duration_ms(lease_ms)
+        while left > 0:
+            batch = target.receive(
+                min(left, _LINES_PER_SEND), wait if left == max else 0,
+                subscription=subscription, lease_ms=lease,
+            )  # fmt: skip
+            if not batch:
+                break
+            _print(batch, json)
+            left -= len(batch)
+            if ack:
+                batch.ack()
+    received = max - left
+    if sys.stderr.isatty():
+        settled = "" if ack or not received else "; not acknowledged, so they will come back"
+        say(f"Received {received:,} of at most {max:,} messages{settled}.")
+
+
+def peek(
+    queue: str,
+    *,
+    max: Annotated[int, Parameter(name=["--max", "-n"])] = 10,
+    subscription: str = "default",
+    json: JsonFlag = False,
+) -> None:
+    """Look at the oldest messages that are not done, without receiving them.
+
+    Parameters
+    ----------
+    queue
+        The queue.
+    max
+        The most messages to show.
+    subscription
+        Whose view.
+    json
+        Print one JSON object per message.
+    """
+    with connected() as connection:
+        _print(connection.queue(queue).peek(max, subscription=subscription), json, receipt=False)
+
+
+def replay(
+    queue: str,
+    *,
+    offset: int | None = None,
+    time_ms: int | None = None,
+    max: Annotated[int | None, Parameter(name=["--max", "-n"])] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Read messages again from an offset or a time, done or not, as long as they are stored.
+
+    Parameters
+    ----------
+    queue
+        The queue.
+    offset
+        First offset of each stripe.
+    time_ms
+        Messages stored at or after this time, in milliseconds since 1970.
+    max
+        The most messages to show.
+    json
+        Print one JSON object per message.
+    """
+    from ringdove.stores.base import Start
+
+    start = Start("earliest")
+    if offset is not None:
+        start = Start("offset", offset)
+    elif time_ms is not None:
+        start = Start("time", time_ms)
+    with connected() as connection:
+        messages = connection.queue(queue).replay(start)
+        for count, message in enumerate(messages):
+            if max is not None and count >= max:
+                break
+            _print([message], json, receipt=False)
+
+
+def ack(*receipts: str) -> None:
+    """Mark messages done by their receipts."""
+    _settle(receipts, "Acknowledged", lambda backend, found: backend.acknowledge(found))
+
+
+def release(*receipts: str, delay_ms: str | None = None) -> None:
+    """Give messages back by their receipts.
+
+    Parameters
+    ----------
+    receipts
+        Receipts, as `receive --json` prints them.
+    delay_ms
+        Wait before they can be received again; by default the queue's back-off.
+    """
+    delay = None if delay_ms is None else duration_ms(delay_ms)
+    _settle(receipts, "Released", lambda backend, found: backend.release(found, delay))
+
+
+def extend(*receipts: str, lease_ms: str = "30s") -> None:
+    """Keep messages leased by their receipts.
+
+    Parameters
+    ----------
+    receipts
+        Receipts, as `receive --json` prints them.
+    lease_ms
+        How long from now.
+    """
+    lease = duration_ms(lease_ms)
+    _settle(receipts, "Extended", lambda backend, found: backend.extend(found, lease))
+
+
+def _settle(receipts: tuple[str, ...], verb: str, act: Any) -> None:
+    from ringdove.controllers.dequeue import raise_refusals
+    from ringdove.pending import run
+
+    if not receipts:
+        raise InvalidArgument("Name at least one receipt; 'ringdove receive --json' prints them.")
+    found = [_receipt(text) for text in receipts]
+    with connected() as connection:
+        count = raise_refusals(run(act(connection.backend, found)))
+    say(f"{verb} {count:,} message{'' if count == 1 else 's'}.")
+
+
+def _receipt(text: str) -> Receipt:
+    from ringdove.core.receipt import Receipt
+
+    try:
+        return Receipt.decode(base64.urlsafe_b64decode(text))
+    except binascii.Error:
+        raise InvalidArgument(
+            f"{text!r} is no receipt; 'ringdove receive --json' prints them."
+        ) from None
+
+
+def _messages(bodies: tuple[str, ...], files: list[Path], ndjson: bool) -> Iterator[Any]:
+    if not bodies and not files:
+        raise InvalidArgument("Nothing to send: give messages, a --file, or - for standard input.")
+    for body in bodies:
+        if body == "-":
+            lines = (line.rstrip(b"\n") for line in sys.stdin.buffer)
+            yield from map(_from_ndjson, lines) if ndjson else lines
+        else:
+            yield _from_ndjson(body.encode()) if ndjson else body.encode()
+    for file in files:
+        try:
+            content = file.read_bytes()
+        except OSError as error:
+            raise InvalidArgument(f"Cannot read {file}: {error.strerror}.") from error
+        yield from map(_from_ndjson, content.splitlines()) if ndjson else [content]
+
+
+def _from_ndjson(line: bytes) -> NewMessage:
+    from ringdove.client.outgoing import NewMessage
+
+    try:
+        fields = jsonlib.loads(line)
+        unknown = set(fields) - _NDJSON_FIELDS
+        if unknown or ("body" in fields) == ("body_base64" in fields):
+            raise ValueError(f"it has {sorted(fields)}")  # noqa: TRY301  one refusal for all
+        body = fields.get("body")
+        if body is None:
+            body = base64.b64decode(fields["body_base64"], validate=True)
+        elif not isinstance(body, str):
+            body = jsonlib.dumps(body)
+        return NewMessage(body, fields.get("key"), fields.get("attributes"), fields.get("id"))
+    except (ValueError, TypeError) as error:
+        raise InvalidArgument(
+            f"{line[:80]!r} is no message: a JSON object with body or body_base64, perhaps key, "
+            f"attributes and id ({error})."
+        ) from error
+
+
+def _with(message: Any, key: str | None, attributes: dict[str, Any], id: str | None) -> Any:
+    from ringdove.client.outgoing import NewMessage
+
+    if key is None and not attributes and id is None:
+        return message
+    if not isinstance(message, NewMessage):
+        message = NewMessage(message)
+    return message._replace(
+        key=message.key if message.key is not None else key,
+        attributes={**attributes, **(message.attributes or {})} or None,
+        id=message.id if message.id is not None else id,
+    )
+
+
+def _parts(messages: Iterator[Any]) -> Iterator[list[Any]]:
+    part: list[Any] = []
+    for message in messages:
+        part.append(message)
+        if len(part) >= _LINES_PER_SEND:
+            yield part
+            part = []
+    if part:
+        yield part
+
+
+def _print(messages: Iterable[Any], as_json: bool, *, receipt: bool = True) -> None:
+    for message in messages:
+        if as_json:
+            emit_json(message_dict(message, receipt=receipt))
+        else:
+            sys.stdout.buffer.write(message.body + b"\n")
+    sys.stdout.flush()

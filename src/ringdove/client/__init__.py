@@ -1,0 +1,1 @@
+"""What applications import: connections, queues, producers, consumers; sync and async."""

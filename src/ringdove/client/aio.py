@@ -1,0 +1,481 @@
+"""The asynchronous client: `ringdove.aio.connect(...)`.
+
+    async with ringdove.aio.connect("file:./data") as rd:
+        queue = await rd.create_queue("readings")
+        await queue.send(b"hello")
+        for message in await queue.receive(max=10, wait=5):
+            await message.ack()
+
+The synchronous client (sync.py) is a thin shell around these classes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Self
+
+from ringdove import limits
+from ringdove.client.backend import Backend, open_backend
+from ringdove.client.delivery import BaseBatch, BaseMessage, Chunk, chunks_of
+from ringdove.client.joining import Joiner, ProducerOptions
+from ringdove.client.leases import LeaseKeeper
+from ringdove.client.outgoing import Body, NewMessage, Text, as_bytes, columns
+from ringdove.controllers.dequeue import raise_refusals
+from ringdove.core.receipt import Receipt
+from ringdove.core.settings import check_name
+from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
+from ringdove.errors import ConnectionClosed, QueueNotFound
+from ringdove.stores.base import Start
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable
+    from types import TracebackType
+
+    from ringdove.controllers.broker import QueueStats
+    from ringdove.controllers.catalog import QueueInfo
+    from ringdove.controllers.enqueue import Sent, SentBatch
+    from ringdove.core.block import Attributes
+    from ringdove.core.settings import QueueSettings
+    from ringdove.pending import Pending
+
+
+class Message(BaseMessage):
+    """A received message. Settle it with `ack`, `release` or `bury`; `extend` keeps it longer."""
+
+    __slots__ = ()
+
+    async def ack(self) -> None:
+        """Mark the message done, as durably as it was sent."""
+        await self._queue().acknowledge(self._one())
+        self[2].settled.add(self[1])
+
+    async def release(self, delay_ms: int | None = None) -> None:
+        """Give the message back, after `delay_ms` or by default after the queue's back-off."""
+        raise_refusals(await self._queue().backend.release([self._one()], delay_ms))
+        self[2].settled.add(self[1])
+
+    async def extend(self, lease_ms: int | None = None) -> None:
+        """Keep the message for `lease_ms` from now, by default the queue's lease time."""
+        await self._queue().extend([self._one()], lease_ms)
+
+    async def bury(self, reason: str = "buried by the receiver") -> None:
+        """Move the message to the queue's dead-letter queue at once."""
+        queue, chunk, at = self._queue(), self[2], self[1] - self[2].block.base
+        block = chunk.block.slice(at, at + 1)
+        await queue.backend.bury(queue.name, self._one(), [block], reason)
+        chunk.settled.add(self[1])
+
+    def _one(self) -> Receipt:
+        return self[2].receipt(self[1], self[1] + 1)
+
+    def _queue(self) -> Queue:
+        queue: Queue = self[2].queue
+        return queue
+
+
+class Batch(BaseBatch[Message]):
+    """The messages of one receive."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self, queue: Queue, chunks: list[Chunk]) -> None:
+        super().__init__(Message, chunks)
+        self._queue = queue
+
+    async def ack(self) -> int:
+        """Mark all messages of the batch done, in one commit; answers how many were not yet."""
+        return await self._queue.acknowledge(*self.receipts())
+
+    async def release(self, delay_ms: int | None = None) -> int:
+        """Give all messages back."""
+        return raise_refusals(await self._queue.backend.release(self.receipts(), delay_ms))
+
+    async def extend(self, lease_ms: int | None = None) -> None:
+        """Keep all messages longer."""
+        await self._queue.extend(self.receipts(), lease_ms)
+
+
+class Connection:
+    """A way to queues: in this process, on a server, or on a fabric, by its URL."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self.url = url
+        self._options = options
+        self._backend: Backend | None = None
+
+    @property
+    def backend(self) -> Backend:
+        """What serves the requests."""
+        if self._backend is None:
+            raise ConnectionClosed(f"The connection to {self.url!r} is not open.")
+        return self._backend
+
+    async def open(self) -> Self:
+        """Open the connection; `async with` and `await` do it too."""
+        if self._backend is None:
+            self._backend = open_backend(self.url, **self._options)
+        return self
+
+    async def close(self) -> None:
+        """Finish what was accepted, and close. Idempotent."""
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            await backend.close()
+
+    def __await__(self) -> Generator[Any, Any, Self]:
+        return self.open().__await__()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def queue(self, name: str) -> Queue:
+        """A queue by name. Nothing is looked up until it is used."""
+        return Queue(self, check_name(name))
+
+    async def create_queue(self, name: str, **settings: Any) -> Queue:
+        """Make a queue with these settings. If it exists with the same ones, that is fine."""
+        await self.backend.create_queue(name, settings)
+        return self.queue(name)
+
+    async def queues(self, prefix: str = "") -> list[Queue]:
+        """All queues, by name."""
+        return [self.queue(info.name) for info in await self.backend.list_queues(prefix)]
+
+    async def delete_queue(self, name: str, *, missing_ok: bool = False) -> None:
+        """Delete a queue and everything in it."""
+        try:
+            await self.backend.delete_queue(name)
+        except QueueNotFound:
+            if not missing_ok:
+                raise
+
+    async def settle(self, receipt: bytes) -> None:
+        """Acknowledge a message by its receipt, wherever it was received."""
+        raise_refusals(await self.backend.acknowledge([Receipt.decode(receipt)]))
+
+
+class Queue:
+    """A queue. Get it from a connection."""
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        self.connection = connection
+        self.name = name
+
+    @property
+    def backend(self) -> Backend:
+        """What serves the requests."""
+        return self.connection.backend
+
+    def __repr__(self) -> str:
+        return f"Queue({self.name!r} at {self.connection.url!r})"
+
+    # -- the queue itself -----------------------------------------------------------------------
+
+    async def info(self) -> QueueInfo:
+        """Settings, version and age of the queue."""
+        return await self.backend.get_queue(self.name)
+
+    async def settings(self) -> QueueSettings:
+        """The queue's settings."""
+        return (await self.info()).settings
+
+    async def configure(self, **settings: Any) -> QueueSettings:
+        """Change some settings; the others stay."""
+        return (await self.backend.change_queue(self.name, settings)).settings
+
+    async def stats(self) -> QueueStats:
+        """How many messages wait, are leased, and so on."""
+        return await self.backend.queue_stats(self.name)
+
+    async def purge(self) -> int:
+        """Drop every message; answers how many."""
+        return await self.backend.purge_queue(self.name)
+
+    async def redrive(
+        self,
+        target: str | None = None,
+        max: int | None = None,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Of a dead-letter queue: send messages back to where they came from, or to `target`."""
+        return await self.backend.redrive(self.name, target, max, on_progress)
+
+    # -- sending --------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        body: Body,
+        *,
+        key: Text | None = None,
+        attributes: Attributes | None = None,
+        id: Text | None = None,
+        priority: int = 0,
+        delay_ms: int | None = None,
+    ) -> Sent:
+        """Send one message; when this returns it is as durable as the queue promises."""
+        message = NewMessage(body, key, attributes, id)
+        return (await self.send_many([message], priority=priority, delay_ms=delay_ms))[0]
+
+    async def send_many(
+        self,
+        messages: Iterable[Body | NewMessage],
+        *,
+        priority: int = 0,
+        delay_ms: int | None = None,
+        compression: str = "none",
+    ) -> SentBatch:
+        """Send many messages in one commit per stripe, in order."""
+        outgoing = columns(messages, priority=priority, delay_ms=delay_ms, compression=compression)
+        return await self.backend.send(self.name, outgoing)
+
+    def producer(self, **options: Any) -> Producer:
+        """A producer that joins single sends into blocks; see ProducerOptions."""
+        return Producer(self, ProducerOptions(**options))
+
+    # -- receiving ------------------------------------------------------------------------------
+
+    async def receive(
+        self,
+        max: int = 1,
+        wait: float | None = 0,
+        *,
+        subscription: str = DEFAULT_SUBSCRIPTION,
+        lease_ms: int | None = None,
+    ) -> Batch:
+        """Lease up to `max` messages, waiting `wait` seconds (None: for ever) for the first."""
+        received = await self.backend.receive(self.name, subscription, max, wait, lease_ms)
+        return Batch(self, chunks_of(self, received))
+
+    def consumer(self, **options: Any) -> Consumer:
+        """An endless iterator over messages; see Consumer."""
+        return Consumer(self, **options)
+
+    async def peek(self, max: int = 10, *, subscription: str = DEFAULT_SUBSCRIPTION) -> Batch:
+        """Look at the oldest messages without receiving them; leased ones are among them."""
+        stats = await self.stats()
+        chunks: list[Chunk] = []
+        left = max
+        for stripe, state in stats.stripes.items():
+            floor = next(
+                (s.floor for s in state.subscriptions if s.name == subscription), state.head
+            )
+            if left > 0 and floor < state.tail:
+                for block in await self.backend.read(stripe, floor, left):
+                    chunks.append(Chunk(self, stripe, block, None))
+                    left -= block.count
+        return Batch(self, chunks)
+
+    async def replay(self, start: str | int | Start = "earliest") -> AsyncIterator[Message]:
+        """Read messages again, done or not, as long as they are stored; stripe by stripe.
+
+        `start` is "earliest", "latest", an offset, or Start("time", milliseconds).
+        """
+        for stripe in (await self.info()).stripes():
+            at = await self.backend.position(stripe, as_start(start))
+            while blocks := await self.backend.read(stripe, at, limits.BLOCK_MESSAGES_MAX):
+                for message in Batch(self, [Chunk(self, stripe, block, None) for block in blocks]):
+                    yield message
+                at = blocks[-1].end
+
+    async def acknowledge(self, *receipts: Receipt) -> int:
+        """Mark leased messages done, in one commit; answers how many were not yet."""
+        return raise_refusals(await self.backend.acknowledge(receipts))
+
+    async def extend(self, receipts: list[Receipt], lease_ms: int | None = None) -> None:
+        """Keep leased messages longer, by default for the queue's lease time."""
+        lease_ms = lease_ms or (await self.settings()).lease_ms
+        raise_refusals(await self.backend.extend(receipts, lease_ms))
+
+    # -- subscriptions --------------------------------------------------------------------------
+
+    async def subscribe(
+        self, name: str, start: str | int | Start = "latest", *, keep_default: bool = False
+    ) -> None:
+        """Add an independent reader group. The first one replaces `default`, if that is unused."""
+        await self.backend.subscribe(self.name, name, as_start(start), keep_default=keep_default)
+
+    async def unsubscribe(self, name: str) -> None:
+        """Remove a reader group."""
+        await self.backend.unsubscribe(self.name, name)
+
+    async def subscriptions(self) -> tuple[str, ...]:
+        """The names of the reader groups."""
+        return await self.backend.subscriptions(self.name)
+
+
+class Producer:
+    """Joins single sends into blocks. `send` waits only while too many blocks are in flight."""
+
+    def __init__(self, queue: Queue, options: ProducerOptions) -> None:
+        self._queue = queue
+        self._joiner = Joiner(options)
+        self._flights: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(options.in_flight_max)
+        self._linger: asyncio.TimerHandle | None = None
+        self._order = asyncio.Lock()
+
+    async def send(
+        self, body: Body, key: Text | None = None, attributes: Attributes | None = None
+    ) -> Pending[SentBatch]:
+        """Add a message; the result is that of its whole block, to be awaited whenever wanted."""
+        joiner = self._joiner
+        ticket = joiner.add(as_bytes(body, "body"), key, attributes)
+        if joiner.full():
+            await self._dispatch()
+        elif self._linger is None:
+            loop = asyncio.get_running_loop()
+            self._linger = loop.call_later(joiner.options.linger_ms / 1000, self._linger_over)
+        return ticket
+
+    async def flush(self) -> None:
+        """Wait until everything sent so far is stored; raises the first failure since the last."""
+        await self._dispatch()
+        while self._flights:
+            await asyncio.wait(set(self._flights))
+        self._joiner.raise_failure()
+
+    async def close(self) -> None:
+        """Flush."""
+        await self.flush()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _linger_over(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._dispatch())
+        self._flights.add(task)
+        task.add_done_callback(self._flights.discard)
+
+    async def _dispatch(self) -> None:
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        async with self._order:
+            taken = self._joiner.take()
+            if taken is None:
+                return
+            await self._room.acquire()
+            task = asyncio.get_running_loop().create_task(self._fly(*taken))
+            self._flights.add(task)
+            task.add_done_callback(self._flights.discard)
+
+    async def _fly(self, outgoing: Any, ticket: Pending[SentBatch]) -> None:
+        try:
+            ticket.resolve(await self._queue.backend.send(self._queue.name, outgoing))
+        except BaseException as error:
+            self._joiner.failed(ticket, error)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        finally:
+            self._room.release()
+
+
+class Consumer:
+    """Receives for ever and keeps leases alive while a message is being handled.
+
+        async for message in queue.consumer():
+            await handle(message)
+
+    A message is acknowledged when the loop asks for the next one; acknowledgements go out together,
+    at the end of each batch or after `ack_linger_ms`. With `ack="manual"` the handler settles each
+    message itself. Leaving the loop gives unfinished messages back at once.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        *,
+        max: int = 100,
+        wait: float | None = None,
+        subscription: str = DEFAULT_SUBSCRIPTION,
+        lease_ms: int | None = None,
+        ack: str = "auto",
+        ack_linger_ms: int = 100,
+    ) -> None:
+        self._queue = queue
+        self._max = max
+        self._wait = wait
+        self._subscription = subscription
+        self._lease_ms = lease_ms
+        self._keeper = LeaseKeeper(ack, ack_linger_ms)
+        self._open: list[AsyncGenerator[Message]] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for messages in self._open:
+            await messages.aclose()
+        self._open.clear()
+
+    def __aiter__(self) -> AsyncGenerator[Message]:
+        messages = self._messages()
+        self._open.append(messages)
+        return messages
+
+    async def _messages(self) -> AsyncGenerator[Message]:
+        lease_ms = self._lease_ms or (await self._queue.settings()).lease_ms
+        extender = asyncio.create_task(self._extend(lease_ms))
+        try:
+            while True:
+                batch = await self._queue.receive(
+                    self._max, self._wait, subscription=self._subscription, lease_ms=lease_ms
+                )
+                if not batch:
+                    return
+                self._keeper.begin(batch.chunks())
+                for message in batch:
+                    yield message
+                    if self._keeper.handled(message):
+                        await self._flush()
+        finally:
+            extender.cancel()
+            await self._flush()
+            left = self._keeper.unfinished()
+            if left:
+                await self._queue.backend.release(left, 0)
+
+    async def _flush(self) -> None:
+        receipts = self._keeper.done()
+        if receipts:
+            await self._queue.backend.acknowledge(receipts)
+
+    async def _extend(self, lease_ms: int) -> None:
+        while True:
+            await asyncio.sleep(lease_ms / 3000)
+            receipts = self._keeper.held()
+            if receipts:
+                await self._queue.backend.extend(receipts, lease_ms)
+
+
+def as_start(start: str | int | Start) -> Start:
+    """A start from its short forms: a word, or an offset."""
+    if isinstance(start, Start):
+        return start
+    return Start("offset", start) if isinstance(start, int) else Start(start)
+
+
+def connect(url: str = "file:./ringdove-data", **options: Any) -> Connection:
+    """A connection to the queues at `url`; open it with `async with` or `await`."""
+    return Connection(url, **options)

@@ -1,0 +1,98 @@
+"""What serves a client's requests, chosen by URL.
+
+    file:PATH     the queues in a data directory, in this process
+    memory:       queues that vanish with the connection; for tests
+
+A server and a fabric will be further backends behind the same protocol.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from ringdove.controllers.broker import Broker
+from ringdove.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ringdove.clock import Clock
+    from ringdove.controllers.broker import QueueStats
+    from ringdove.controllers.catalog import QueueInfo
+    from ringdove.controllers.dequeue import Received
+    from ringdove.controllers.enqueue import Outgoing, SentBatch
+    from ringdove.core.block import Block
+    from ringdove.core.receipt import Receipt
+    from ringdove.errors import ClientError
+    from ringdove.stores.base import Start, StripeId
+
+_SCHEMES = ("file", "memory")
+
+
+class Backend(Protocol):
+    """Every request a client can make; `controllers.broker.Broker` documents each."""
+
+    async def close(self) -> None: ...
+    async def create_queue(self, name: str, settings: dict[str, Any]) -> QueueInfo: ...
+    async def get_queue(self, name: str) -> QueueInfo: ...
+    async def list_queues(self, prefix: str = "") -> list[QueueInfo]: ...
+    async def change_queue(self, name: str, settings: dict[str, Any]) -> QueueInfo: ...
+    async def delete_queue(self, name: str) -> None: ...
+    async def purge_queue(self, name: str) -> int: ...
+    async def queue_stats(self, name: str) -> QueueStats: ...
+    async def subscriptions(self, queue: str) -> tuple[str, ...]: ...
+    async def subscribe(
+        self, queue: str, subscription: str, start: Start, *, keep_default: bool = False
+    ) -> None: ...
+    async def unsubscribe(self, queue: str, subscription: str) -> None: ...
+    async def send(self, queue: str, outgoing: Outgoing) -> SentBatch: ...
+    async def receive(
+        self, queue: str, subscription: str, max: int, wait_s: float | None, lease_ms: int | None
+    ) -> list[Received]: ...
+    async def acknowledge(self, receipts: Sequence[Receipt]) -> list[int | ClientError]: ...
+    async def extend(
+        self, receipts: Sequence[Receipt], lease_ms: int
+    ) -> list[int | ClientError]: ...
+    async def release(
+        self, receipts: Sequence[Receipt], delay_ms: int | None
+    ) -> list[int | ClientError]: ...
+    async def bury(
+        self, queue: str, receipt: Receipt, blocks: list[Block], reason: str
+    ) -> None: ...
+    async def redrive(
+        self,
+        queue: str,
+        target: str | None,
+        max: int | None,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> int: ...
+    async def read(
+        self, stripe: StripeId, offset: int, messages_max: int, *, skip_trimmed: bool = True
+    ) -> list[Block]: ...
+    async def position(self, stripe: StripeId, start: Start) -> int: ...
+
+
+def open_backend(url: str, *, clock: Clock | None = None) -> Backend:
+    """The backend for a URL, opened."""
+    scheme, separator, path = url.partition(":")
+    if not separator:
+        raise InvalidArgument(f"{url!r} is no URL: write 'file:{url}' for a data directory.")
+    if scheme == "memory":
+        from ringdove.stores.memory import MemoryStore  # noqa: PLC0415  only what is used
+
+        return Broker(MemoryStore(clock))
+    if scheme == "file":
+        from ringdove.stores.embedded import EmbeddedStore  # noqa: PLC0415
+
+        if path.startswith("//"):
+            path = urlsplit(url).path
+        if not path:
+            raise InvalidArgument(f"{url!r} names no directory: write for example 'file:./data'.")
+        return Broker(EmbeddedStore(unquote(path), clock))
+    near = difflib.get_close_matches(scheme, _SCHEMES, n=1)
+    hint = f" Did you mean '{near[0]}:'?" if near else ""
+    raise InvalidArgument(
+        f"{url!r}: this version connects to 'file:DIRECTORY' and 'memory:' only.{hint}"
+    )

@@ -1,0 +1,93 @@
+"""What consumers share: which messages of a batch are done, and which must be kept leased."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from ringdove.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from ringdove.client.delivery import BaseMessage, Chunk
+    from ringdove.core.receipt import Receipt
+
+
+class LeaseKeeper:
+    """The batch in a consumer's hands.
+
+    Messages are handled in order, so what is done is a growing front of each chunk; it is settled
+    as one range, however many messages that is. `held` may be called from another thread.
+    """
+
+    def __init__(self, ack: str, ack_linger_ms: int) -> None:
+        if ack not in ("auto", "manual"):
+            raise InvalidArgument(f"ack is {ack!r}; it must be 'auto' or 'manual'.")
+        self._auto = ack == "auto"
+        self._linger_s = ack_linger_ms / 1000
+        self._chunks: list[Chunk] = []
+        self._at = 0
+        self._from = self._to = 0
+        self._flushed_s = 0.0
+
+    def begin(self, chunks: list[Chunk]) -> None:
+        """Take a new batch over."""
+        self._chunks = chunks
+        self._at = 0
+        self._from = self._to = chunks[0].block.base
+        self._flushed_s = time.monotonic()
+
+    def handled(self, message: BaseMessage) -> bool:
+        """Note that the loop is through with a message; True when it is time to settle."""
+        if not self._auto:
+            return False
+        self._to = message[1] + 1
+        last = self._to == message[2].block.end
+        return last or time.monotonic() - self._flushed_s >= self._linger_s
+
+    def done(self) -> list[Receipt]:
+        """Receipts for what is done and not settled yet; counts as settled from now on."""
+        self._flushed_s = time.monotonic()
+        if self._at >= len(self._chunks):
+            return []
+        chunk = self._chunks[self._at]
+        receipts = [chunk.receipt(lo, hi) for lo, hi in _spans(self._from, self._to, chunk.settled)]
+        self._from = self._to
+        if self._to >= chunk.block.end:
+            self._at += 1
+            if self._at < len(self._chunks):
+                self._from = self._to = self._chunks[self._at].block.base
+        return receipts
+
+    def held(self) -> list[Receipt]:
+        """Receipts for everything that is not settled, to be kept leased."""
+        return [receipt for receipt in self._rest() if receipt.lo < receipt.hi]
+
+    def unfinished(self) -> list[Receipt]:
+        """Receipts for what the loop never got through; the batch is over."""
+        left = self._rest() if self._auto else []
+        self._chunks = []
+        return left
+
+    def _rest(self) -> list[Receipt]:
+        receipts = []
+        chunks, at = self._chunks, self._at
+        for position in range(at, len(chunks)):
+            chunk = chunks[position]
+            lo = self._from if position == at and self._auto else chunk.block.base
+            receipts += [
+                chunk.receipt(*span) for span in _spans(lo, chunk.block.end, chunk.settled)
+            ]
+        return receipts
+
+
+def _spans(lo: int, hi: int, without: set[int]) -> list[tuple[int, int]]:
+    """The range [lo, hi) without some offsets, as ranges."""
+    spans = []
+    for offset in sorted(without):
+        if lo <= offset < hi:
+            if lo < offset:
+                spans.append((lo, offset))
+            lo = offset + 1
+    if lo < hi:
+        spans.append((lo, hi))
+    return spans

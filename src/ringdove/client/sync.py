@@ -1,0 +1,467 @@
+"""The synchronous client: `ringdove.connect(...)`.
+
+    with ringdove.connect("file:./data") as rd:
+        queue = rd.create_queue("readings")
+        queue.send(b"hello")
+        for message in queue.receive(max=10, wait=5):
+            message.ack()
+
+Each method drives its asynchronous twin (aio.py) in the calling thread. Connections and queues may
+be shared by threads; producers and consumers belong to one thread each.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, Self
+
+from ringdove.client import aio
+from ringdove.client.delivery import BaseBatch, BaseMessage, Chunk
+from ringdove.client.joining import Joiner, ProducerOptions
+from ringdove.client.leases import LeaseKeeper
+from ringdove.client.outgoing import as_bytes
+from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
+from ringdove.errors import ConnectionClosed
+from ringdove.pending import Pending, run, start
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator
+    from types import TracebackType
+
+    from ringdove.client.backend import Backend
+    from ringdove.client.outgoing import Body, NewMessage, Text
+    from ringdove.controllers.broker import QueueStats
+    from ringdove.controllers.catalog import QueueInfo
+    from ringdove.controllers.enqueue import Sent, SentBatch
+    from ringdove.core.block import Attributes
+    from ringdove.core.settings import QueueSettings
+    from ringdove.pending import Started
+    from ringdove.stores.base import Start
+
+
+class Message(BaseMessage):
+    """A received message. Settle it with `ack`, `release` or `bury`; `extend` keeps it longer."""
+
+    __slots__ = ()
+
+    def ack(self) -> None:
+        """Mark the message done, as durably as it was sent."""
+        run(aio.Message(self).ack())
+
+    def release(self, delay_ms: int | None = None) -> None:
+        """Give the message back, after `delay_ms` or by default after the queue's back-off."""
+        run(aio.Message(self).release(delay_ms))
+
+    def extend(self, lease_ms: int | None = None) -> None:
+        """Keep the message for `lease_ms` from now, by default the queue's lease time."""
+        run(aio.Message(self).extend(lease_ms))
+
+    def bury(self, reason: str = "buried by the receiver") -> None:
+        """Move the message to the queue's dead-letter queue at once."""
+        run(aio.Message(self).bury(reason))
+
+
+class Batch(BaseBatch[Message]):
+    """The messages of one receive."""
+
+    __slots__ = ("_twin",)
+
+    def __init__(self, twin: aio.Batch) -> None:
+        super().__init__(Message, twin.chunks())
+        self._twin = twin
+
+    def ack(self) -> int:
+        """Mark all messages of the batch done, in one commit; answers how many were not yet."""
+        return run(self._twin.ack())
+
+    def release(self, delay_ms: int | None = None) -> int:
+        """Give all messages back."""
+        return run(self._twin.release(delay_ms))
+
+    def extend(self, lease_ms: int | None = None) -> None:
+        """Keep all messages longer."""
+        run(self._twin.extend(lease_ms))
+
+
+class Connection:
+    """A way to queues: in this process, on a server, or on a fabric, by its URL."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self._twin = run(aio.Connection(url, **options).open())
+
+    @property
+    def url(self) -> str:
+        """Where the queues are."""
+        return self._twin.url
+
+    @property
+    def backend(self) -> Backend:
+        """What serves the requests."""
+        return self._twin.backend
+
+    def close(self) -> None:
+        """Finish what was accepted, and close. Idempotent."""
+        run(self._twin.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def queue(self, name: str) -> Queue:
+        """A queue by name. Nothing is looked up until it is used."""
+        return Queue(self._twin.queue(name))
+
+    def create_queue(self, name: str, **settings: Any) -> Queue:
+        """Make a queue with these settings. If it exists with the same ones, that is fine."""
+        return Queue(run(self._twin.create_queue(name, **settings)))
+
+    def queues(self, prefix: str = "") -> list[Queue]:
+        """All queues, by name."""
+        return [Queue(twin) for twin in run(self._twin.queues(prefix))]
+
+    def delete_queue(self, name: str, *, missing_ok: bool = False) -> None:
+        """Delete a queue and everything in it."""
+        run(self._twin.delete_queue(name, missing_ok=missing_ok))
+
+    def settle(self, receipt: bytes) -> None:
+        """Acknowledge a message by its receipt, wherever it was received."""
+        run(self._twin.settle(receipt))
+
+
+class Queue:
+    """A queue. Get it from a connection."""
+
+    def __init__(self, twin: aio.Queue) -> None:
+        self._twin = twin
+        self.name = twin.name
+
+    def __repr__(self) -> str:
+        return repr(self._twin)
+
+    # -- the queue itself -----------------------------------------------------------------------
+
+    def info(self) -> QueueInfo:
+        """Settings, version and age of the queue."""
+        return run(self._twin.info())
+
+    def settings(self) -> QueueSettings:
+        """The queue's settings."""
+        return run(self._twin.settings())
+
+    def configure(self, **settings: Any) -> QueueSettings:
+        """Change some settings; the others stay."""
+        return run(self._twin.configure(**settings))
+
+    def stats(self) -> QueueStats:
+        """How many messages wait, are leased, and so on."""
+        return run(self._twin.stats())
+
+    def purge(self) -> int:
+        """Drop every message; answers how many."""
+        return run(self._twin.purge())
+
+    def redrive(
+        self,
+        target: str | None = None,
+        max: int | None = None,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Of a dead-letter queue: send messages back to where they came from, or to `target`."""
+        return run(self._twin.redrive(target, max, on_progress))
+
+    # -- sending --------------------------------------------------------------------------------
+
+    def send(
+        self,
+        body: Body,
+        *,
+        key: Text | None = None,
+        attributes: Attributes | None = None,
+        id: Text | None = None,
+        priority: int = 0,
+        delay_ms: int | None = None,
+    ) -> Sent:
+        """Send one message; when this returns it is as durable as the queue promises."""
+        return run(
+            self._twin.send(
+                body, key=key, attributes=attributes, id=id, priority=priority, delay_ms=delay_ms
+            )
+        )
+
+    def send_many(
+        self,
+        messages: Iterable[Body | NewMessage],
+        *,
+        priority: int = 0,
+        delay_ms: int | None = None,
+        compression: str = "none",
+    ) -> SentBatch:
+        """Send many messages in one commit per stripe, in order."""
+        return run(
+            self._twin.send_many(
+                messages, priority=priority, delay_ms=delay_ms, compression=compression
+            )
+        )
+
+    def producer(self, **options: Any) -> Producer:
+        """A producer that joins single sends into blocks; see ProducerOptions."""
+        return Producer(self._twin, ProducerOptions(**options))
+
+    # -- receiving ------------------------------------------------------------------------------
+
+    def receive(
+        self,
+        max: int = 1,
+        wait: float | None = 0,
+        *,
+        subscription: str = DEFAULT_SUBSCRIPTION,
+        lease_ms: int | None = None,
+    ) -> Batch:
+        """Lease up to `max` messages, waiting `wait` seconds (None: for ever) for the first."""
+        return Batch(
+            run(self._twin.receive(max, wait, subscription=subscription, lease_ms=lease_ms))
+        )
+
+    def consumer(self, **options: Any) -> Consumer:
+        """An endless iterator over messages; see Consumer."""
+        return Consumer(self._twin, **options)
+
+    def peek(self, max: int = 10, *, subscription: str = DEFAULT_SUBSCRIPTION) -> Batch:
+        """Look at the oldest messages without receiving them; leased ones are among them."""
+        return Batch(run(self._twin.peek(max, subscription=subscription)))
+
+    def replay(self, start: str | int | Start = "earliest") -> Iterator[Message]:
+        """Read messages again, done or not, as long as they are stored; stripe by stripe.
+
+        `start` is "earliest", "latest", an offset, or Start("time", milliseconds).
+        """
+        messages = self._twin.replay(start)
+        while True:
+            try:
+                yield Message(run(anext(messages)))  # type: ignore[arg-type]
+            except StopAsyncIteration:
+                return
+
+    # -- subscriptions --------------------------------------------------------------------------
+
+    def subscribe(
+        self, name: str, start: str | int | Start = "latest", *, keep_default: bool = False
+    ) -> None:
+        """Add an independent reader group. The first one replaces `default`, if that is unused."""
+        run(self._twin.subscribe(name, start, keep_default=keep_default))
+
+    def unsubscribe(self, name: str) -> None:
+        """Remove a reader group."""
+        run(self._twin.unsubscribe(name))
+
+    def subscriptions(self) -> tuple[str, ...]:
+        """The names of the reader groups."""
+        return run(self._twin.subscriptions())
+
+
+class Producer:
+    """Joins single sends into blocks. `send` waits only while too many blocks are in flight.
+
+    A thread of its own closes blocks that have lingered and collects the answers, in order.
+    """
+
+    def __init__(self, queue: aio.Queue, options: ProducerOptions) -> None:
+        self._queue = queue
+        self._joiner = Joiner(options)
+        self._changed = threading.Condition()
+        self._flights: deque[tuple[Started[SentBatch], Pending[SentBatch]]] = deque()
+        self._closed = False
+        self._thread = threading.Thread(target=self._collect, name="ringdove-producer", daemon=True)
+        self._thread.start()
+
+    def send(
+        self, body: Body, key: Text | None = None, attributes: Attributes | None = None
+    ) -> Pending[SentBatch]:
+        """Add a message; the result is that of its whole block; `.wait()` for it if wanted."""
+        if type(body) is not bytes:
+            body = as_bytes(body, "body")
+        with self._changed:
+            joiner = self._joiner
+            ticket = joiner.add(body, key, attributes)
+            if len(joiner.bodies) == 1:
+                if self._closed:
+                    raise ConnectionClosed("The producer has been closed.")
+                self._changed.notify_all()
+            if joiner.full():
+                self._dispatch()
+        return ticket
+
+    def flush(self) -> None:
+        """Wait until everything sent so far is stored; raises the first failure since the last."""
+        with self._changed:
+            self._dispatch()
+            while self._flights:
+                self._changed.wait()
+            self._joiner.raise_failure()
+
+    def close(self) -> None:
+        """Flush, and end. Idempotent."""
+        try:
+            if not self._closed:
+                self.flush()
+        finally:
+            with self._changed:
+                self._closed = True
+                self._changed.notify_all()
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _dispatch(self) -> None:
+        """Close the block and start its send; the caller holds the condition."""
+        while len(self._flights) >= self._joiner.options.in_flight_max:
+            self._changed.wait()
+        taken = self._joiner.take()
+        if taken is not None:
+            outgoing, ticket = taken
+            flight = start(self._queue.backend.send(self._queue.name, outgoing))
+            self._flights.append((flight, ticket))
+            self._changed.notify_all()
+
+    def _collect(self) -> None:
+        linger_s = self._joiner.options.linger_ms / 1000
+        while True:
+            with self._changed:
+                while not self._flights and not self._joiner.bodies and not self._closed:
+                    self._changed.wait()
+                if not self._flights:
+                    if self._closed:
+                        return
+                    waiting = self._joiner.ticket
+                    self._changed.wait(linger_s)
+                    if not self._flights and self._joiner.ticket is waiting:
+                        self._dispatch()
+                    continue
+                flight, ticket = self._flights[0]
+            self._finish(flight, ticket)
+            with self._changed:
+                self._flights.popleft()
+                self._changed.notify_all()
+
+    def _finish(self, flight: Started[SentBatch], ticket: Pending[SentBatch]) -> None:
+        try:
+            ticket.resolve(flight.finish())
+        except BaseException as error:  # noqa: BLE001  delivered with the ticket and by flush
+            self._joiner.failed(ticket, error)
+
+
+class Consumer:
+    """Receives for ever and keeps leases alive while a message is being handled.
+
+        for message in queue.consumer():
+            handle(message)
+
+    A message is acknowledged when the loop asks for the next one; acknowledgements go out together,
+    at the end of each block or after `ack_linger_ms`. With `ack="manual"` the handler settles each
+    message itself. Leaving the loop gives unfinished messages back at once; use `with` to make
+    sure. The loop ends when nothing came for `wait` seconds; by default it never does.
+    """
+
+    def __init__(
+        self,
+        queue: aio.Queue,
+        *,
+        max: int = 100,
+        wait: float | None = None,
+        subscription: str = DEFAULT_SUBSCRIPTION,
+        lease_ms: int | None = None,
+        ack: str = "auto",
+        ack_linger_ms: int = 100,
+    ) -> None:
+        self._queue = queue
+        self._max = max
+        self._wait = wait
+        self._subscription = subscription
+        self._lease_ms = lease_ms
+        self._keeper = LeaseKeeper(ack, ack_linger_ms)
+        self._open: list[Generator[Message]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for messages in self._open:
+            messages.close()
+        self._open.clear()
+
+    def __iter__(self) -> Generator[Message]:
+        messages = self._messages()
+        self._open.append(messages)
+        return messages
+
+    def _messages(self) -> Generator[Message]:
+        lease_ms = self._lease_ms or run(self._queue.settings()).lease_ms
+        stop = threading.Event()
+        extender = threading.Thread(
+            target=self._extend, args=(lease_ms, stop), name="ringdove-consumer", daemon=True
+        )
+        extender.start()
+        try:
+            while batch := self._receive(lease_ms):
+                self._keeper.begin(batch.chunks())
+                for message in batch:
+                    yield message
+                    if self._keeper.handled(message):
+                        self._flush()
+        finally:
+            stop.set()
+            extender.join()
+            self._flush()
+            left = self._keeper.unfinished()
+            if left:
+                run(self._queue.backend.release(left, 0))
+
+    def _receive(self, lease_ms: int) -> Batch:
+        return Batch(
+            run(
+                self._queue.receive(
+                    self._max, self._wait, subscription=self._subscription, lease_ms=lease_ms
+                )
+            )
+        )
+
+    def _flush(self) -> None:
+        receipts = self._keeper.done()
+        if receipts:
+            run(self._queue.backend.acknowledge(receipts))
+
+    def _extend(self, lease_ms: int, stop: threading.Event) -> None:
+        while not stop.wait(lease_ms / 3000):
+            receipts = self._keeper.held()
+            if receipts:
+                run(self._queue.backend.extend(receipts, lease_ms))
+
+
+def connect(url: str = "file:./ringdove-data", **options: Any) -> Connection:
+    """Connect to the queues at `url`: 'file:DIRECTORY' or 'memory:'."""
+    return Connection(url, **options)
+
+
+__all__ = ["Batch", "Chunk", "Connection", "Consumer", "Message", "Producer", "Queue", "connect"]

@@ -1,0 +1,196 @@
+"""The broker: one object that serves every request on the queues of a store.
+
+This is what the library talks to in the same process, and what front ends will talk to in a server.
+It keeps nothing that matters: any broker over the same store could serve the next request.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ringdove import limits
+from ringdove.controllers.catalog import Catalog, QueueInfo
+from ringdove.controllers.deadletter import DeadLetters
+from ringdove.controllers.dequeue import Dequeuer, Received
+from ringdove.controllers.enqueue import Enqueuer, Outgoing, SentBatch
+from ringdove.core.settings import QueueSettings
+from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
+from ringdove.errors import InvalidArgument, OffsetTrimmed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ringdove.core.block import Block
+    from ringdove.core.receipt import Receipt
+    from ringdove.errors import ClientError
+    from ringdove.stores.base import Start, Store, StripeId, StripeStats
+
+
+class QueueStats(NamedTuple):
+    """The state of a queue, over all its stripes."""
+
+    name: str
+    messages: int
+    nbytes: int
+    oldest_ms: int
+    #: Per subscription: messages waiting, leased and delayed.
+    subscriptions: dict[str, tuple[int, int, int]]
+    stripes: dict[StripeId, StripeStats]
+
+    def waiting(self, subscription: str = DEFAULT_SUBSCRIPTION) -> int:
+        """Messages that the subscription could receive now."""
+        return self.subscriptions.get(subscription, (0, 0, 0))[0]
+
+
+class Broker:
+    """Controllers over one store."""
+
+    def __init__(self, store: Store, seed: int | None = None) -> None:
+        self.store = store
+        self._catalog = Catalog(store)
+        self._enqueuer = Enqueuer(store, self._catalog)
+        self._dequeuer = Dequeuer(store, self._catalog, seed)
+        self._dead = DeadLetters(self._catalog, self._enqueuer, self._dequeuer)
+
+    async def close(self) -> None:
+        """Close the store."""
+        await self.store.close()
+
+    # -- queues ---------------------------------------------------------------------------------
+
+    async def create_queue(self, name: str, settings: dict[str, Any]) -> QueueInfo:
+        """Make a queue; the same again is no error."""
+        return await self._catalog.create(name, QueueSettings.make(**settings))
+
+    async def get_queue(self, name: str) -> QueueInfo:
+        """The queue, or QueueNotFound."""
+        return await self._catalog.get(name)
+
+    async def list_queues(self, prefix: str = "") -> list[QueueInfo]:
+        """Queues by name."""
+        return await self._catalog.find(prefix)
+
+    async def change_queue(self, name: str, settings: dict[str, Any]) -> QueueInfo:
+        """Change some settings."""
+        return await self._catalog.change(name, **settings)
+
+    async def delete_queue(self, name: str) -> None:
+        """Forget a queue and everything in it."""
+        await self._catalog.delete(name)
+
+    async def purge_queue(self, name: str) -> int:
+        """Drop every message of a queue; answers how many were waiting or leased."""
+        info = await self._catalog.get(name)
+        return sum([await self.store.purge(stripe) for stripe in info.stripes()])
+
+    async def queue_stats(self, name: str) -> QueueStats:
+        """The state of a queue."""
+        info = await self._catalog.get(name)
+        stripes = {stripe: await self.store.stats(stripe) for stripe in info.stripes()}
+        totals: dict[str, tuple[int, int, int]] = {}
+        for stats in stripes.values():
+            for sub in stats.subscriptions:
+                waiting, leased, delayed = totals.get(sub.name, (0, 0, 0))
+                totals[sub.name] = (
+                    waiting + sub.waiting,
+                    leased + sub.leased,
+                    delayed + sub.delayed,
+                )
+        return QueueStats(
+            name,
+            sum(stats.tail - stats.head for stats in stripes.values()),
+            sum(stats.nbytes for stats in stripes.values()),
+            min((s.oldest_ms for s in stripes.values() if s.oldest_ms), default=0),
+            totals,
+            stripes,
+        )
+
+    # -- subscriptions --------------------------------------------------------------------------
+
+    async def subscriptions(self, queue: str) -> tuple[str, ...]:
+        """The subscriptions of a queue."""
+        return await self._catalog.subscriptions(queue)
+
+    async def subscribe(
+        self, queue: str, subscription: str, start: Start, *, keep_default: bool = False
+    ) -> None:
+        """Add a subscription."""
+        await self._catalog.subscribe(queue, subscription, start, keep_default=keep_default)
+
+    async def unsubscribe(self, queue: str, subscription: str) -> None:
+        """Remove a subscription."""
+        await self._catalog.unsubscribe(queue, subscription)
+
+    # -- messages -------------------------------------------------------------------------------
+
+    async def send(self, queue: str, outgoing: Outgoing) -> SentBatch:
+        """Store messages."""
+        return await self._enqueuer.send(queue, outgoing)
+
+    async def receive(
+        self,
+        queue: str,
+        subscription: str,
+        max: int,
+        wait_s: float | None,
+        lease_ms: int | None,
+    ) -> list[Received]:
+        """Lease messages."""
+        return await self._dequeuer.receive(queue, subscription, max, wait_s, lease_ms)
+
+    async def acknowledge(self, receipts: Sequence[Receipt]) -> list[int | ClientError]:
+        """Mark messages done."""
+        return await self._dequeuer.acknowledge(receipts)
+
+    async def extend(self, receipts: Sequence[Receipt], lease_ms: int) -> list[int | ClientError]:
+        """Keep messages leased."""
+        return await self._dequeuer.extend(receipts, lease_ms)
+
+    async def release(
+        self, receipts: Sequence[Receipt], delay_ms: int | None
+    ) -> list[int | ClientError]:
+        """Give messages back."""
+        return await self._dequeuer.release(receipts, delay_ms)
+
+    async def bury(self, queue: str, receipt: Receipt, blocks: list[Block], reason: str) -> None:
+        """Move leased messages to the dead-letter queue."""
+        await self._dead.bury(queue, receipt, blocks, reason)
+
+    async def redrive(
+        self,
+        queue: str,
+        target: str | None,
+        max: int | None,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Send dead letters back."""
+        return await self._dead.redrive(queue, target, max, on_progress)
+
+    # -- reading by offset ----------------------------------------------------------------------
+
+    async def read(
+        self, stripe: StripeId, offset: int, messages_max: int, *, skip_trimmed: bool = True
+    ) -> list[Block]:
+        """Blocks from `offset`, or from the oldest stored one if that was trimmed."""
+        try:
+            return await self.store.read(stripe, offset, messages_max, limits.BLOCK_BYTES_MAX)
+        except OffsetTrimmed:
+            if not skip_trimmed:
+                raise
+            head = (await self.store.stats(stripe)).head
+            return await self.store.read(stripe, head, messages_max, limits.BLOCK_BYTES_MAX)
+
+    async def position(self, stripe: StripeId, start: Start) -> int:
+        """The offset at which reading from `start` begins."""
+        stats = await self.store.stats(stripe)
+        if start.kind == "earliest":
+            return stats.head
+        if start.kind == "latest":
+            return stats.tail
+        if start.kind == "time":
+            return await self.store.find(stripe, start.value)
+        if start.kind == "offset":
+            return start.value
+        raise InvalidArgument(
+            f"{start.kind!r} is no start: use 'earliest', 'latest', 'offset' or 'time'."
+        )

@@ -1,0 +1,309 @@
+"""The catalogue of queues: names, settings and subscriptions, kept as records of the store.
+
+    record queue/NAME            id, settings, when it was made; the record's version is the
+                                 version of the settings that every store call carries
+    record subscriptions/ID      names of the subscriptions that every stripe has confirmed
+
+A controller remembers what it has read; a call that turns out to be stale makes it read again.
+"""
+
+from __future__ import annotations
+
+import difflib
+import secrets
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from ringdove import limits
+from ringdove.core.settings import SHAPING, QueueSettings, check_name
+from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
+from ringdove.errors import (
+    QueueExists,
+    QueueNotFound,
+    RecordConflict,
+    SettingsRefused,
+    SettingsStale,
+    SubscriptionNotFound,
+)
+from ringdove.stores.base import Record, Start, Store, StripeId
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+
+class QueueInfo(NamedTuple):
+    """A queue as the catalogue knows it."""
+
+    name: str
+    id: int
+    settings: QueueSettings
+    version: int
+    created_ms: int
+
+    def stripes(self) -> list[StripeId]:
+        """All stripes, priority levels included."""
+        return [
+            StripeId(self.id, number, level)
+            for level in range(self.settings.priority + 1)
+            for number in range(self.settings.stripes)
+        ]
+
+
+class _QueueRecord(msgspec.Struct, array_like=True):
+    id: int
+    created_ms: int
+    settings: QueueSettings
+
+
+class Catalog:
+    """Creates, finds, changes and deletes queues."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[str, QueueInfo] = {}
+
+    async def create(self, name: str, settings: QueueSettings) -> QueueInfo:
+        """Make a queue, and its dead-letter queue if that is missing. Same again is no error."""
+        check_name(name)
+        settings = _with_dead_letter(name, settings)
+        existing = await self.maybe_get(name)
+        if existing is not None:
+            return _same_or_refuse(existing, settings)
+        if settings.dead_letter and await self.maybe_get(settings.dead_letter) is None:
+            await self.create(settings.dead_letter, dead_letter_settings(settings))
+        record = _QueueRecord(secrets.randbits(62) | 1, self._store.clock.now_ms(), settings)
+        info = QueueInfo(name, record.id, settings, 1, record.created_ms)
+        for stripe in info.stripes():
+            await self._store.create(stripe, settings, 1)
+        await self._store.put(
+            _subscriptions_key(info), msgspec.msgpack.encode([DEFAULT_SUBSCRIPTION])
+        )
+        try:
+            await self._store.put(_queue_key(name), msgspec.msgpack.encode(record), expect=0)
+        except RecordConflict:
+            await self._delete_stripes(info)
+            return _same_or_refuse(await self.get(name), settings)
+        return self._remember(info)
+
+    async def get(self, name: str) -> QueueInfo:
+        """The queue, or QueueNotFound with the nearest name."""
+        info = await self.maybe_get(name)
+        if info is None:
+            near = difflib.get_close_matches(name, await self.names(), n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise QueueNotFound(f"There is no queue {name!r}.{hint}")
+        return info
+
+    async def maybe_get(self, name: str) -> QueueInfo | None:
+        """The queue, or None."""
+        known = self._known.get(name)
+        if known is not None:
+            return known
+        record = await self._store.get(_queue_key(check_name(name)))
+        return None if record is None else self._remember(_info(record))
+
+    async def find(
+        self, prefix: str = "", after: str = "", count_max: int = limits.SETTINGS_CACHE_MAX
+    ) -> list[QueueInfo]:
+        """Queues whose name starts with `prefix` and is greater than `after`, by name."""
+        records = await self._store.scan(
+            _queue_key(prefix), _queue_key(after) if after else "", count_max
+        )
+        return [_info(record) for record in records]
+
+    async def names(self) -> list[str]:
+        """All names, as far as a suggestion needs them."""
+        return [info.name for info in await self.find()]
+
+    async def change(self, name: str, **chosen: Any) -> QueueInfo:
+        """Change settings; see `_refuse_reshaping` for what must wait until the queue is empty."""
+        self.forget(name)
+        info = await self.get(name)
+        settings = _with_dead_letter(name, info.settings.replace(**chosen))
+        if settings == info.settings:
+            return info
+        await self._refuse_reshaping(info, settings)
+        if settings.dead_letter and await self.maybe_get(settings.dead_letter) is None:
+            await self.create(settings.dead_letter, dead_letter_settings(settings))
+        record = _QueueRecord(info.id, info.created_ms, settings)
+        await self._store.put(_queue_key(name), msgspec.msgpack.encode(record), expect=info.version)
+        changed = info._replace(settings=settings, version=info.version + 1)
+        await self.finish_change(changed)
+        for stripe in set(info.stripes()) - set(changed.stripes()):
+            await self._store.delete(stripe)
+        return self._remember(changed)
+
+    async def finish_change(self, info: QueueInfo) -> None:
+        """Bring every stripe to the recorded settings, also after a crash half way through."""
+        names = await self.subscriptions(info.name)
+        for stripe in info.stripes():
+            await self._store.create(stripe, info.settings, info.version)
+            await self._store.configure(stripe, info.settings, info.version)
+            for subscription in names:
+                await self._store.subscribe(stripe, subscription, Start("earliest"))
+            if DEFAULT_SUBSCRIPTION not in names:
+                await self._store.unsubscribe(stripe, DEFAULT_SUBSCRIPTION)
+
+    async def delete(self, name: str) -> None:
+        """Forget a queue and everything in it."""
+        info = await self.get(name)
+        self.forget(name)
+        await self._store.remove(_queue_key(name))
+        await self._store.remove(_subscriptions_key(info))
+        await self._delete_stripes(info)
+
+    def forget(self, name: str) -> None:
+        """Read the queue anew at the next use."""
+        self._known.pop(name, None)
+
+    # -- subscriptions --------------------------------------------------------------------------
+
+    async def subscriptions(self, name: str) -> tuple[str, ...]:
+        """The subscriptions of a queue, by name."""
+        info = await self.get(name)
+        record = await self._store.get(_subscriptions_key(info))
+        names = msgspec.msgpack.decode(record.value, type=list[str]) if record else []
+        return tuple(sorted(names))
+
+    async def subscribe(
+        self, name: str, subscription: str, start: Start, *, keep_default: bool = False
+    ) -> None:
+        """Add a subscription on every stripe; the first named one replaces `default`.
+
+        `default` stays if it is asked for, or if it has been used or holds messages.
+        """
+        check_name(subscription, "subscription")
+        info = await self.get(name)
+        for stripe in info.stripes():
+            await self._store.subscribe(stripe, subscription, start)
+        names = {*await self.subscriptions(name), subscription}
+        drop = names == {DEFAULT_SUBSCRIPTION, subscription} and not keep_default
+        if drop and not await self._default_in_use(info):
+            names.discard(DEFAULT_SUBSCRIPTION)
+            for stripe in info.stripes():
+                await self._store.unsubscribe(stripe, DEFAULT_SUBSCRIPTION)
+        await self._store.put(_subscriptions_key(info), msgspec.msgpack.encode(sorted(names)))
+
+    async def unsubscribe(self, name: str, subscription: str) -> None:
+        """Remove a subscription; what only it was waiting for is gone."""
+        info = await self.get(name)
+        names = set(await self.subscriptions(name))
+        if subscription not in names:
+            raise SubscriptionNotFound(
+                f"Queue {name!r} has no subscription {subscription!r} "
+                f"(it has: {', '.join(sorted(names)) or 'none'})."
+            )
+        names.discard(subscription)
+        await self._store.put(_subscriptions_key(info), msgspec.msgpack.encode(sorted(names)))
+        for stripe in info.stripes():
+            await self._store.unsubscribe(stripe, subscription)
+
+    async def _default_in_use(self, info: QueueInfo) -> bool:
+        """Whether somebody receives through `default`: removing it would take data away."""
+        for stripe in info.stripes():
+            stats = await self._store.stats(stripe)
+            for subscription in stats.subscriptions:
+                if subscription.name == DEFAULT_SUBSCRIPTION and (
+                    subscription.floor or subscription.leased
+                ):
+                    return True
+        return False
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    async def _refuse_reshaping(self, info: QueueInfo, settings: QueueSettings) -> None:
+        """Refuse changes of stored shape: durability ever, the others while messages wait.
+
+        A loose queue may get more stripes or priorities at any time.
+        """
+        changed = [n for n in SHAPING if getattr(settings, n) != getattr(info.settings, n)]
+        if "durability" in changed:
+            raise SettingsRefused(
+                "durability cannot change: its data lives in another file. Make a new queue."
+            )
+        grows = (
+            settings.order == info.settings.order == "loose"
+            and settings.stripes >= info.settings.stripes
+            and settings.priority >= info.settings.priority
+        )
+        if not changed or grows:
+            return
+        for stripe in info.stripes():
+            for subscription in (await self._store.stats(stripe)).subscriptions:
+                if subscription.waiting or subscription.leased or subscription.delayed:
+                    raise SettingsRefused(
+                        f"{', '.join(changed)} can change only while the queue is empty: "
+                        f"subscription {subscription.name!r} has messages. Drain it, or purge."
+                    )
+
+    async def _delete_stripes(self, info: QueueInfo) -> None:
+        for stripe in info.stripes():
+            await self._store.delete(stripe)
+
+    def _remember(self, info: QueueInfo) -> QueueInfo:
+        if len(self._known) >= limits.SETTINGS_CACHE_MAX:
+            self._known.clear()
+        self._known[info.name] = info
+        return info
+
+
+async def with_fresh_settings(
+    catalog: Catalog, name: str, action: Callable[[QueueInfo], Awaitable[Any]]
+) -> Any:
+    """Run `action` on the queue, once more with fresh settings when they turn out to be stale."""
+    info = await catalog.get(name)
+    try:
+        return await action(info)
+    except (SettingsStale, QueueNotFound):
+        catalog.forget(name)
+    fresh = await catalog.get(name)
+    try:
+        return await action(fresh)
+    except (SettingsStale, QueueNotFound):
+        await catalog.finish_change(fresh)
+        return await action(fresh)
+
+
+def dead_letter_settings(source: QueueSettings) -> QueueSettings:
+    """What a dead-letter queue made by itself looks like: as durable, kept for two weeks."""
+    return QueueSettings.make(
+        durability=source.durability,
+        body_bytes_max=source.body_bytes_max,
+        retention_ms=max(source.retention_ms, 14 * 24 * 3600 * 1000),
+    )
+
+
+def _with_dead_letter(name: str, settings: QueueSettings) -> QueueSettings:
+    if settings.dead_letter == name:
+        raise SettingsRefused(f"Queue {name!r} cannot be its own dead-letter queue.")
+    if settings.receives_max is not None and settings.dead_letter is None:
+        return settings.replace(dead_letter=f"{name[: limits.NAME_CHARS_MAX - 5]}.dead")
+    return settings
+
+
+def _same_or_refuse(existing: QueueInfo, settings: QueueSettings) -> QueueInfo:
+    if existing.settings == settings:
+        return existing
+    ours, theirs = existing.settings.to_dict(), settings.to_dict()
+    differing = ", ".join(
+        f"{key} is {ours[key]!r}, not {theirs[key]!r}" for key in ours if ours[key] != theirs[key]
+    )
+    raise QueueExists(
+        f"Queue {existing.name!r} exists with other settings: {differing}. "
+        "Use it as it is, or change its settings."
+    )
+
+
+def _info(record: Record) -> QueueInfo:
+    stored = msgspec.msgpack.decode(record.value, type=_QueueRecord)
+    name = record.key.partition("/")[2]
+    return QueueInfo(name, stored.id, stored.settings, record.version, stored.created_ms)
+
+
+def _queue_key(name: str) -> str:
+    return f"queue/{name}"
+
+
+def _subscriptions_key(info: QueueInfo) -> str:
+    return f"subscriptions/{info.id:x}"

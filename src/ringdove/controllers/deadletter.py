@@ -1,0 +1,136 @@
+"""Dead letters: messages that were received too often, or buried by a receiver.
+
+Moving is two steps on every store, because the target may live elsewhere: append to the dead-letter
+queue under a message id made from (stripe, epoch, offset), then acknowledge at the source. A crash
+in between repeats the first step, which the id makes harmless. Redrive is the same in the other
+direction.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringdove.controllers.dequeue import Dequeuer, Received, raise_refusals
+from ringdove.controllers.enqueue import Enqueuer, Outgoing
+from ringdove.errors import InvalidArgument, QueueNotFound
+from ringdove.stores.base import StripeId
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ringdove.controllers.catalog import Catalog, QueueInfo
+    from ringdove.core.block import Attributes, Block
+    from ringdove.core.receipt import Receipt
+
+#: Attributes that a dead letter carries besides its own.
+PREFIX = "ringdove.dead."
+SOURCE = f"{PREFIX}queue"
+REASON = f"{PREFIX}reason"
+
+#: Messages that a redrive moves per step.
+_REDRIVE_STEP = 1_000
+
+
+class DeadLetters:
+    """Moves messages to dead-letter queues and back."""
+
+    def __init__(self, catalog: Catalog, enqueuer: Enqueuer, dequeuer: Dequeuer) -> None:
+        self._catalog = catalog
+        self._enqueuer = enqueuer
+        self._dequeuer = dequeuer
+        dequeuer.on_dead = self._received_too_often
+
+    async def _received_too_often(self, info: QueueInfo, dead: list[Received]) -> None:
+        for received in dead:
+            reason = f"received {received.receives - 1} times without acknowledgement"
+            await self._move(info, received.receipt, received.delivered.blocks, reason)
+
+    async def bury(self, queue: str, receipt: Receipt, blocks: list[Block], reason: str) -> None:
+        """Move leased messages to the dead-letter queue at once."""
+        info = await self._catalog.get(queue)
+        if info.settings.dead_letter is None:
+            raise InvalidArgument(
+                f"Queue {queue!r} has no dead-letter queue to bury messages in; "
+                "set 'dead_letter' to the name of one."
+            )
+        await self._move(info, receipt, blocks, reason)
+
+    async def _move(
+        self, info: QueueInfo, receipt: Receipt, blocks: list[Block], reason: str
+    ) -> None:
+        target = info.settings.dead_letter
+        if target is None:
+            return
+        now_ms = self._enqueuer.now_ms()
+        extra = {SOURCE: info.name, REASON: reason, f"{PREFIX}at_ms": now_ms}
+
+        def explain(own: Attributes) -> Attributes:
+            return {**own, **extra}
+
+        for block in blocks:
+            await self._copy(target, receipt, block, explain)
+        raise_refusals(await self._dequeuer.acknowledge([receipt]))
+
+    async def redrive(
+        self,
+        queue: str,
+        target: str | None = None,
+        max: int | None = None,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Send the dead letters in `queue` back to where each came from, or all to `target`."""
+        left = max
+        moved = 0
+        while left is None or left > 0:
+            want = _REDRIVE_STEP if left is None else min(left, _REDRIVE_STEP)
+            batch = await self._dequeuer.receive(queue, max=want)
+            if not batch:
+                break
+            for received in batch:
+                count = await self._send_back(queue, received, target)
+                moved += count
+                left = None if left is None else left - count
+            if on_progress is not None:
+                on_progress(moved)
+        return moved
+
+    async def _send_back(self, queue: str, received: Received, target: str | None) -> int:
+        for block in received.delivered.blocks:
+            for position, attributes in enumerate(block.attributes()):
+                home = target or attributes.get(SOURCE)
+                if not isinstance(home, str):
+                    await self._dequeuer.release([received.receipt], 0)
+                    raise QueueNotFound(
+                        f"A message in {queue!r} does not say which queue it came from; "
+                        "name the target."
+                    )
+                single = block.slice(position, position + 1)
+                receipt = received.receipt._replace(lo=single.base, hi=single.end)
+                try:
+                    await self._copy(home, receipt, single, _own)
+                except QueueNotFound:
+                    await self._dequeuer.release([received.receipt], 0)
+                    raise
+                raise_refusals(await self._dequeuer.acknowledge([receipt]))
+        return received.receipt.hi - received.receipt.lo
+
+    async def _copy(
+        self, queue: str, receipt: Receipt, block: Block, change: Callable[[Attributes], Attributes]
+    ) -> None:
+        stripe = StripeId(receipt.queue, receipt.number, receipt.level)
+        origin = stripe.key() + receipt.epoch.to_bytes(4, "big")
+        await self._enqueuer.send(
+            queue,
+            Outgoing(
+                bodies=block.bodies(),
+                keys=block.keys() if block.keyed else None,
+                attributes=[change(own) for own in block.attributes()],
+                ids=[origin + o.to_bytes(8, "big") for o in range(block.base, block.end)],
+                sent_ms=block.sent_times_ms(),
+            ),
+        )
+
+
+def _own(attributes: Attributes) -> Attributes:
+    """The attributes that the sender gave."""
+    return {name: value for name, value in attributes.items() if not name.startswith(PREFIX)}

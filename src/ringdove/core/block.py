@@ -1,0 +1,504 @@
+"""The block: messages of one stripe in one contiguous buffer, the unit of wire, disk and memory.
+
+    0        8       16       24       32          40        48     52      56   60     64
+    | magic  | base  | sent   | stored | not before| checksum| count|length |raw |check | columns
+    | version| offset| ms     | ms     | ms        | xxh3-64 |      |       |    |xxh32 |
+    | flags  |
+    | codec  |
+    | priority
+
+    columns   send-time differences   u32[count]                      never compressed
+              key hashes              u64[count]    when keyed        never compressed
+              body                    i32[count+1], bytes              |
+              key                     i32[count+1], bytes  when keyed  | the variable part, may be
+              attributes              i32[count+1], bytes  when any    | compressed as a whole
+
+Every column starts at a multiple of eight bytes. An `i32[count+1], bytes` column is Arrow's binary
+layout, so a reader may wrap it without copying. Little-endian throughout. `checksum` covers
+everything after the header; `check` covers the header itself, because a store stamps base offset
+and time into it without touching the columns. docs/block-format.md describes each byte; the golden
+files pin it.
+
+Two loops over messages remain, both inside C: joining bodies when a block is built, slicing them
+when it is read.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from functools import lru_cache
+from itertools import accumulate, repeat
+from operator import sub
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import xxhash
+
+from ringdove import limits
+from ringdove.core.compression import CODEC_NAMES, CODEC_NUMBERS, compress, decompress
+from ringdove.errors import LocalProtocolError, RemoteProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+if sys.byteorder != "little":  # pragma: no cover
+    raise ImportError("Ringdove's block format is little-endian; this machine is not.")
+
+Buffer = bytes | bytearray | memoryview
+Attributes = dict[str, Any]
+
+#: The version of the layout described above.
+BLOCK_VERSION: Final = 1
+MAGIC: Final = b"RDBK"
+HEADER_BYTES: Final = 64
+FLAG_KEYS: Final = 1
+FLAG_ATTRIBUTES: Final = 2
+
+_HEADER = struct.Struct("<4sBBBBqqqqQIIII")
+_BASE = struct.Struct("<q")
+_CHECKED_BYTES = 60
+_encode_attributes = msgspec.msgpack.Encoder().encode
+_decode_attributes = msgspec.msgpack.Decoder(dict[str, Any]).decode
+
+
+def key_hash(key: bytes) -> int:
+    """The 64-bit hash that places a key and names its group; 0 stands for "no key"."""
+    return int(xxhash.xxh3_64_intdigest(key)) if key else 0
+
+
+def base_of(buffer: Buffer) -> int:
+    """The base offset in an encoded block, without decoding it."""
+    base: int = _BASE.unpack_from(buffer, 8)[0]
+    return base
+
+
+class Block:
+    """An immutable block. Make one with `build` or `decode`; `stamp` and `slice` give new ones."""
+
+    __slots__ = (
+        "_buffer",
+        "_columns",
+        "_payload",
+        "base",
+        "checksum",
+        "codec",
+        "count",
+        "flags",
+        "not_before_ms",
+        "priority",
+        "raw_bytes",
+        "sent_ms",
+        "stored_ms",
+    )
+
+    def __init__(
+        self,
+        payload: Buffer,
+        count: int,
+        flags: int,
+        codec: int,
+        priority: int,
+        base: int,
+        sent_ms: int,
+        stored_ms: int,
+        not_before_ms: int,
+        checksum: int,
+        raw_bytes: int,
+        buffer: bytes | None = None,
+    ) -> None:
+        self._payload = payload
+        self._buffer = buffer
+        self._columns: list[tuple[list[int], bytes]] | None = None
+        self.count = count
+        self.flags = flags
+        self.codec = codec
+        self.priority = priority
+        #: Offset of the first message; meaningless until a store has stamped it.
+        self.base = base
+        #: Send time of the earliest message.
+        self.sent_ms = sent_ms
+        #: When the store took the block; 0 before.
+        self.stored_ms = stored_ms
+        #: No message of the block is deliverable before this time.
+        self.not_before_ms = not_before_ms
+        self.checksum = checksum
+        #: Length of the variable part when it is not compressed.
+        self.raw_bytes = raw_bytes
+
+    # -- making ---------------------------------------------------------------------------------
+
+    @classmethod
+    def build(
+        cls,
+        bodies: Sequence[Buffer],
+        *,
+        sent_ms: int | Sequence[int],
+        keys: Sequence[bytes] | None = None,
+        attributes: Sequence[Attributes | None] | None = None,
+        not_before_ms: int = 0,
+        priority: int = 0,
+        compression: str = "none",
+    ) -> Block:
+        """Make a block of `bodies`, in order.
+
+        `keys` and `attributes`, when given, have one entry per body; an empty key or no attributes
+        is allowed. Raises LocalProtocolError for what the format cannot hold.
+        """
+        count = len(bodies)
+        if not 0 < count <= limits.BLOCK_MESSAGES_MAX:
+            raise LocalProtocolError(
+                f"A block holds 1 to {limits.BLOCK_MESSAGES_MAX} messages, not {count}."
+            )
+        first_ms, times = _time_column(sent_ms, count)
+        flags = 0
+        fixed = [times]
+        variable = _binary_column(bodies)
+        if keys is not None:
+            flags |= FLAG_KEYS
+            fixed.append(array("Q", map(key_hash, keys)).tobytes())
+            variable += _binary_column(keys)
+        if attributes is not None and any(attributes):
+            flags |= FLAG_ATTRIBUTES
+            variable += _binary_column([_attribute_bytes(a) if a else b"" for a in attributes])
+        return cls._assemble(
+            fixed,
+            variable,
+            count,
+            flags,
+            CODEC_NUMBERS[compression],
+            priority,
+            first_ms,
+            not_before_ms,
+        )
+
+    @classmethod
+    def _assemble(
+        cls,
+        fixed: list[bytes],
+        variable: list[Buffer],
+        count: int,
+        flags: int,
+        codec: int,
+        priority: int,
+        sent_ms: int,
+        not_before_ms: int,
+        base: int = 0,
+        stored_ms: int = 0,
+    ) -> Block:
+        if codec:
+            raw = b"".join(variable)
+            packed = compress(raw, codec)
+            raw_bytes = len(raw)
+            if len(packed) >= raw_bytes or raw_bytes > len(packed) * limits.COMPRESSION_RATIO_MAX:
+                codec, packed = 0, raw
+            payload = b"".join([*fixed, packed])
+        else:
+            payload = b"".join([*fixed, *variable])
+            raw_bytes = len(payload) - sum(map(len, fixed))
+        if len(payload) > limits.BLOCK_BYTES_MAX - HEADER_BYTES:
+            raise LocalProtocolError(
+                f"A block holds at most {limits.BLOCK_BYTES_MAX} bytes, "
+                f"not {len(payload) + HEADER_BYTES}: send fewer messages at once."
+            )
+        return cls(
+            payload,
+            count,
+            flags,
+            codec,
+            priority,
+            base,
+            sent_ms,
+            stored_ms,
+            not_before_ms,
+            xxhash.xxh3_64_intdigest(payload),
+            raw_bytes,
+        )
+
+    @classmethod
+    def decode(cls, buffer: bytes, *, trusted: bool = False) -> Block:
+        """Read a block from exactly `buffer`, checking both checksums.
+
+        Unless `trusted` (our own store wrote it), the structure is checked too, so that no later
+        access can fail. Raises RemoteProtocolError, and nothing else, for bytes that are no block.
+        """
+        if len(buffer) < HEADER_BYTES:
+            raise RemoteProtocolError(
+                f"A block has at least {HEADER_BYTES} bytes, not {len(buffer)}."
+            )
+        (
+            magic, version, flags, codec, priority, base, sent_ms, stored_ms, not_before_ms,
+            checksum, count, length, raw_bytes, check,
+        ) = _HEADER.unpack_from(buffer)  # fmt: skip
+        if magic != MAGIC:
+            raise RemoteProtocolError(f"A block starts with {MAGIC!r}, not {magic!r}.")
+        if version != BLOCK_VERSION:
+            raise RemoteProtocolError(
+                f"The block has format version {version}; this program reads {BLOCK_VERSION}."
+            )
+        if check != xxhash.xxh32_intdigest(buffer[:_CHECKED_BYTES]):
+            raise RemoteProtocolError("The block's header does not match its check.")
+        if length != len(buffer) - HEADER_BYTES:
+            raise RemoteProtocolError(
+                f"The block announces {length} bytes after its header and has "
+                f"{len(buffer) - HEADER_BYTES}."
+            )
+        payload = memoryview(buffer)[HEADER_BYTES:]
+        if checksum != xxhash.xxh3_64_intdigest(payload):
+            raise RemoteProtocolError("The block's content does not match its checksum.")
+        block = cls(
+            payload, count, flags, codec, priority, base, sent_ms, stored_ms, not_before_ms,
+            checksum, raw_bytes, buffer,
+        )  # fmt: skip
+        if not trusted:
+            block.validate()
+        return block
+
+    def validate(self) -> None:
+        """Check everything that checksums cannot: counts, sizes, offsets, attribute encoding."""
+        fixed_bytes = self._fixed_bytes()
+        stored_bytes = len(self._payload) - fixed_bytes
+        if not 0 < self.count <= limits.BLOCK_MESSAGES_MAX or stored_bytes < 0:
+            raise RemoteProtocolError(f"The block cannot hold its {self.count} messages.")
+        if self.flags & ~(FLAG_KEYS | FLAG_ATTRIBUTES) or self.codec not in CODEC_NAMES:
+            raise RemoteProtocolError(f"Unknown flags {self.flags} or codec {self.codec}.")
+        if self.priority > limits.PRIORITY_MAX:
+            raise RemoteProtocolError(f"Priority {self.priority} exceeds {limits.PRIORITY_MAX}.")
+        if min(self.base, self.sent_ms, self.stored_ms, self.not_before_ms) < 0:
+            raise RemoteProtocolError("A block's offset and times are never negative.")
+        if self.end > limits.OFFSET_MAX:
+            raise RemoteProtocolError(f"The block's offsets reach beyond {limits.OFFSET_MAX}.")
+        if self.codec == 0 and self.raw_bytes != stored_bytes:
+            raise RemoteProtocolError("The block's variable part has another size than announced.")
+        if self.raw_bytes > min(
+            stored_bytes * limits.COMPRESSION_RATIO_MAX, limits.BLOCK_BYTES_MAX
+        ):
+            raise RemoteProtocolError("The block would grow beyond its limit when opened.")
+        self._open_columns(check=True)
+        if self.flags & FLAG_ATTRIBUTES:
+            self.attributes()
+
+    # -- placing --------------------------------------------------------------------------------
+
+    def stamp(self, base: int, stored_ms: int) -> Block:
+        """The same block at offset `base`, stored at `stored_ms`; shares the columns."""
+        return Block(
+            self._payload, self.count, self.flags, self.codec, self.priority, base, self.sent_ms,
+            stored_ms, self.not_before_ms, self.checksum, self.raw_bytes,
+        )  # fmt: skip
+
+    def defer(self, not_before_ms: int) -> Block:
+        """The same block, not deliverable before `not_before_ms`; shares the columns."""
+        return Block(
+            self._payload, self.count, self.flags, self.codec, self.priority, self.base,
+            self.sent_ms, self.stored_ms, not_before_ms, self.checksum, self.raw_bytes,
+        )  # fmt: skip
+
+    def slice(self, start: int, stop: int) -> Block:
+        """Messages `start` to `stop` (exclusive) as a block; the block itself when that is all."""
+        if start == 0 and stop == self.count:
+            return self
+        times_end = 4 * self.count
+        fixed = [_pad(bytes(self._payload[4 * start : 4 * stop]))]
+        if self.flags & FLAG_KEYS:
+            hashes_at = _padded(times_end)
+            fixed.append(bytes(self._payload[hashes_at + 8 * start : hashes_at + 8 * stop]))
+        variable: list[Buffer] = []
+        for offsets, data in self._open_columns():
+            first, last = offsets[start], offsets[stop]
+            part = array("i", [o - first for o in offsets[start : stop + 1]]).tobytes()
+            variable += _padded_column(part, [data[first:last]], last - first)
+        return self._assemble(
+            fixed, variable, stop - start, self.flags, 0, self.priority, self.sent_ms,
+            self.not_before_ms, self.base + start, self.stored_ms,
+        )  # fmt: skip
+
+    # -- reading --------------------------------------------------------------------------------
+
+    @property
+    def end(self) -> int:
+        """The offset after the last message."""
+        return self.base + self.count
+
+    @property
+    def buffer(self) -> bytes:
+        """The block as bytes, ready for disk or wire."""
+        if self._buffer is None:
+            header = _HEADER.pack(
+                MAGIC, BLOCK_VERSION, self.flags, self.codec, self.priority,
+                self.base, self.sent_ms, self.stored_ms, self.not_before_ms,
+                self.checksum, self.count, len(self._payload), self.raw_bytes, 0,
+            )[:_CHECKED_BYTES]  # fmt: skip
+            check = xxhash.xxh32_intdigest(header).to_bytes(4, "little")
+            self._buffer = b"".join((header, check, self._payload))
+        return self._buffer
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole block."""
+        return HEADER_BYTES + len(self._payload)
+
+    @property
+    def compression(self) -> str:
+        """How the variable part is compressed: none, zstd or lz4."""
+        return CODEC_NAMES[self.codec]
+
+    @property
+    def keyed(self) -> bool:
+        """Whether the messages have keys."""
+        return bool(self.flags & FLAG_KEYS)
+
+    def bodies(self) -> list[bytes]:
+        """All bodies, in order."""
+        return _cut(*self._open_columns()[0])
+
+    def keys(self) -> list[bytes]:
+        """All keys, in order; empty ones on a block without keys."""
+        if not self.flags & FLAG_KEYS:
+            return [b""] * self.count
+        return _cut(*self._open_columns()[1])
+
+    def attributes(self) -> list[Attributes]:
+        """All attributes, in order; empty ones on a block without attributes."""
+        if not self.flags & FLAG_ATTRIBUTES:
+            return [{} for _ in range(self.count)]
+        offsets, data = self._open_columns()[-1]
+        try:
+            return [
+                _decode_attributes(data[lo:hi]) if hi > lo else {}
+                for lo, hi in zip(offsets, offsets[1:], strict=False)
+            ]
+        except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, OverflowError) as error:
+            raise RemoteProtocolError(f"A message's attributes cannot be read: {error}") from error
+        except RecursionError:
+            raise RemoteProtocolError("A message's attributes are nested too deeply.") from None
+
+    def sent_times_ms(self) -> list[int]:
+        """All send times, in order."""
+        deltas = memoryview(self._payload)[: 4 * self.count].cast("I")
+        return [self.sent_ms + delta for delta in deltas]
+
+    def key_hashes(self) -> memoryview:
+        """The 64-bit key hashes, without copying. Only on keyed blocks."""
+        start = _padded(4 * self.count)
+        return memoryview(self._payload)[start : start + 8 * self.count].cast("Q")
+
+    def body_bytes_longest(self) -> int:
+        """Bytes of the longest body."""
+        offsets = self._open_columns()[0][0]
+        return max(hi - lo for lo, hi in zip(offsets, offsets[1:], strict=False))
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __repr__(self) -> str:
+        return f"Block({self.base}..{self.end}, {self.nbytes} bytes, {self.compression})"
+
+    def _fixed_bytes(self) -> int:
+        return _padded(4 * self.count) + (8 * self.count if self.flags & FLAG_KEYS else 0)
+
+    def _open_columns(self, *, check: bool = False) -> list[tuple[list[int], bytes]]:
+        """Offsets and bytes of each variable column, decompressing at most once."""
+        if self._columns is None:
+            raw = bytes(self._payload[self._fixed_bytes() :])
+            if self.codec:
+                raw = decompress(raw, self.codec, self.raw_bytes)
+            self._columns = _split_columns(raw, self.count, self.flags, check=check)
+        return self._columns
+
+
+def _attribute_bytes(attributes: Attributes) -> bytes:
+    try:
+        encoded = _encode_attributes(attributes)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise LocalProtocolError(f"Attributes {attributes!r} cannot be stored: {error}.") from error
+    if len(encoded) > limits.ATTRIBUTES_BYTES_MAX:
+        raise LocalProtocolError(
+            f"The attributes of a message take {len(encoded)} bytes; "
+            f"at most {limits.ATTRIBUTES_BYTES_MAX} are allowed."
+        )
+    return encoded
+
+
+def _time_column(sent_ms: int | Sequence[int], count: int) -> tuple[int, bytes]:
+    if isinstance(sent_ms, int):
+        return sent_ms, bytes(_padded(4 * count))
+    first_ms = min(sent_ms)
+    if max(sent_ms) - first_ms > limits.BLOCK_SPAN_MS_MAX:
+        raise LocalProtocolError(
+            f"Send times within one block span at most {limits.BLOCK_SPAN_MS_MAX} ms; "
+            "put older messages into a block of their own."
+        )
+    return first_ms, _pad(array("I", map(sub, sent_ms, repeat(first_ms))).tobytes())
+
+
+def _binary_column(values: Sequence[Buffer]) -> list[Buffer]:
+    lengths = list(map(len, values))
+    total = sum(lengths)
+    if total > limits.BLOCK_BYTES_MAX:
+        raise LocalProtocolError(
+            f"A block holds at most {limits.BLOCK_BYTES_MAX} bytes, not {total}: "
+            "send fewer messages at once."
+        )
+    count = len(lengths)
+    if lengths.count(lengths[0]) == count:
+        return _padded_column(_equal_offsets(lengths[0], count), values, total)
+    offsets = struct.pack(f"<{count + 1}i", *accumulate(lengths, initial=0))
+    return _padded_column(offsets, values, total)
+
+
+def _padded_column(offsets: bytes, values: Sequence[Buffer], total: int) -> list[Buffer]:
+    return [_pad(offsets), *values, bytes(-total % 8)]
+
+
+@lru_cache(maxsize=64)
+def _equal_offsets(length: int, count: int) -> bytes:
+    return array(
+        "i", range(0, length * count + 1, length) if length else [0] * (count + 1)
+    ).tobytes()
+
+
+def _cut(offsets: list[int], data: bytes) -> list[bytes]:
+    """Slice `data` at `offsets`. Equal lengths, usual among devices, are cut by one C call."""
+    count = len(offsets) - 1
+    length = offsets[1]
+    if length and offsets == list(range(0, count * length + 1, length)):
+        return list(_equal_slices(length, count).unpack(data))
+    return [data[lo:hi] for lo, hi in zip(offsets, offsets[1:], strict=False)]
+
+
+@lru_cache(maxsize=64)
+def _equal_slices(length: int, count: int) -> struct.Struct:
+    return struct.Struct(f"{length}s" * count)
+
+
+def _split_columns(
+    raw: bytes, count: int, flags: int, *, check: bool
+) -> list[tuple[list[int], bytes]]:
+    columns = []
+    at = 0
+    index_bytes = 4 * (count + 1)
+    for _ in range(1 + bool(flags & FLAG_KEYS) + bool(flags & FLAG_ATTRIBUTES)):
+        if at + _padded(index_bytes) > len(raw):
+            raise RemoteProtocolError("The block ends within a column's offsets.")
+        offsets = array("i", raw[at : at + index_bytes]).tolist()
+        at += _padded(index_bytes)
+        total = offsets[-1]
+        if check and (offsets[0] != 0 or total < 0 or offsets != sorted(offsets)):
+            raise RemoteProtocolError("A column's offsets do not grow from zero.")
+        if at + _padded(total) > len(raw):
+            raise RemoteProtocolError("The block ends within a column's bytes.")
+        columns.append((offsets, raw[at : at + total]))
+        at += _padded(total)
+    if at != len(raw):
+        raise RemoteProtocolError(f"The block has {len(raw) - at} bytes after its last column.")
+    return columns
+
+
+def _padded(length: int) -> int:
+    return length + -length % 8
+
+
+def _pad(data: bytes) -> bytes:
+    return data + bytes(-len(data) % 8)

@@ -1,0 +1,78 @@
+"""Exactly-once on the way in (M2): what a stripe remembers of its producers.
+
+A *segment* is a block with its sender's claim about repetition: a producer id with the sequence
+numbers the block uses up, or one message id per message, or neither. A store judges each segment on
+its own, in the transaction that appends it, so that a retry, through whichever controller, meets
+its first attempt.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ringdove.errors import SequenceRefused
+
+if TYPE_CHECKING:
+    from ringdove.core.block import Block
+
+
+class Segment(NamedTuple):
+    """One block to append, and how a repetition of it is recognised."""
+
+    block: Block
+    #: Who sends, when the sequence counts; at most 64 bytes, unique to one sender.
+    producer: bytes | None = None
+    #: First sequence number, and how many numbers the segment uses up.
+    sequence: int = 0
+    span: int = 1
+    #: Whether the sequence may jump ahead. Without it, an earlier segment that failed cannot be
+    #: overtaken and then mistaken for a duplicate.
+    gaps: bool = False
+    #: One id per message; a segment with ids holds one message.
+    message_id: bytes | None = None
+
+
+class Appended(NamedTuple):
+    """What became of one segment."""
+
+    #: Offset of the first message; of the first attempt when this one is a repetition, -1 if no
+    #: longer known.
+    base: int
+    duplicate: bool = False
+
+
+class ProducerState(NamedTuple):
+    """What a stripe remembers of one producer."""
+
+    #: The next sequence number expected.
+    next: int
+    #: Sequence and offset of the last segment accepted, to answer its repetition.
+    last: int
+    base: int
+    seen_ms: int
+
+
+def judge(state: ProducerState | None, segment: Segment) -> Appended | None:
+    """None to accept the segment, an answer when it is a repetition.
+
+    Raises SequenceRefused when accepting it could lose or mix messages: the sequence jumps ahead
+    without leave, or covers numbers both used and new.
+    """
+    expected = state.next if state is not None else 0
+    end = segment.sequence + segment.span
+    if state is not None and end <= expected:
+        return Appended(state.base if segment.sequence == state.last else -1, duplicate=True)
+    if segment.sequence < expected:
+        raise SequenceRefused(
+            f"The segment covers sequence {segment.sequence} to {end - 1}, but {expected} is next: "
+            "send the part that is new under its own sequence.",
+            expected,
+        )
+    if segment.sequence > expected and not segment.gaps:
+        raise SequenceRefused(
+            f"The segment starts at sequence {segment.sequence}, but {expected} is next: "
+            "an earlier segment has not arrived."
+            + ("" if state else " The stripe does not know this producer; start a new one at 0."),
+            expected,
+        )
+    return None

@@ -1,0 +1,567 @@
+"""The message index of one subscription, range-coded (B2).
+
+    offsets   0 ........ 40 ......... 55 ....... 70 ............................. 1,000,000
+               done       leased T=12:00:30  done  |scan                               |tail
+               `- below scan: explicit runs -'      `- above: implicit, visible since arrival
+
+Below `scan` every message that is not done belongs to exactly one `Run`; above it nothing is
+recorded, so an append costs the index nothing and a backlog of any length is one implicit entry. A
+run is
+
+    LEASED   in the `timed` heap by the end of its lease
+    WAITING  in the `timed` heap by the time it becomes deliverable (delay, back-off)
+    READY    in the `ready` heap by offset
+
+and moves READY -> LEASED on lease, LEASED -> done on acknowledge, LEASED or WAITING -> READY when
+its time has passed. There are no timers: `lease` first moves what has come due, a bounded number
+per call. Heap entries are never searched for; a run that moves on invalidates its entry by taking a
+new `place`. Cost: O(log r) per run touched, r being the runs outstanding; never the backlog.
+
+What must survive a restart is what is done, and how often a message was received. `changes` hands
+both out since the last call, for the store to write; `restore` takes them back. Messages that were
+passed over are found again by scanning from the floor, around the `holes` that are done or leased.
+
+`Index` serves order loose and strict; `KeyIndex` (groups.py) serves order key.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from ringdove import limits
+from ringdove.core.runs import LEASED, READY, WAITING, DoneSet, Run
+from ringdove.errors import LimitExceeded, ReceiptStale
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from random import Random
+
+    from ringdove.core.block import Block
+    from ringdove.core.settings import QueueSettings
+
+
+class Source(Protocol):
+    """Where the index looks at blocks: the store's log."""
+
+    def block_at(self, offset: int) -> Block:
+        """The block that holds `offset`, or the next one when offsets were skipped."""
+        ...
+
+
+class LeasedRun(NamedTuple):
+    """One contiguous range handed to a receiver."""
+
+    lo: int
+    hi: int
+    token: int
+    until_ms: int
+    receives: int
+    first_ms: int
+
+
+class Leased(NamedTuple):
+    """What a lease call found."""
+
+    runs: list[LeasedRun]
+    #: Runs that have been received too often: leased too, but to be moved to the dead-letter queue.
+    dead: list[LeasedRun]
+    #: The call stopped at a limit although more may be deliverable: call again.
+    more: bool
+
+
+class RunRecord(NamedTuple):
+    """A run as it is stored: everything that must survive a restart."""
+
+    lo: int
+    hi: int
+    until_ms: int
+    receives: int
+    first_ms: int
+    group: int
+
+
+class IndexChanges(NamedTuple):
+    """What changed since the last call of `changes`."""
+
+    floor: int
+    #: Done runs by start; None where a run no longer starts.
+    done: dict[int, int | None]
+    #: Runs by lease token; None where the lease is gone.
+    leases: dict[int, list[RunRecord] | None]
+
+
+class Index:
+    """Which messages of a stripe a subscription has waiting, leased and done."""
+
+    def __init__(
+        self, settings: QueueSettings, make_token: Callable[[], int], random: Random, floor: int = 0
+    ) -> None:
+        self.settings = settings
+        self.done = DoneSet(floor)
+        #: Everything at or above it that is no hole is deliverable and not recorded.
+        self.scan = floor
+        #: Messages in leased runs, and in runs that wait for a time.
+        self.leased = 0
+        self.delayed = 0
+        self._make_token = make_token
+        self._random = random
+        self._leases: dict[int, list[Run]] = {}
+        self._timed: list[tuple[int, int, Run]] = []
+        self._timed_max = _STALE_ENTRIES_MAX
+        self._ready: list[tuple[int, int, Run]] = []
+        self._place = 0
+        self._saved_floor = -1
+        self._holes: deque[tuple[int, int]] = deque()
+        self._changed_tokens: set[int] = set()
+        self._scan_due_ms: int | None = None
+
+    # -- the four verbs -------------------------------------------------------------------------
+
+    def lease(
+        self, want: int, now_ms: int, lease_ms: int, source: Source, tail: int, spread: int = 1
+    ) -> Leased:
+        """Hand out up to `want` of the oldest deliverable messages below `tail`.
+
+        With `spread` > 1 they are picked at random among that many of the oldest (B3). The result
+        may be smaller than what is deliverable only when `more` says so.
+        """
+        exhausted = self._promote(now_ms)
+        if self.settings.order == "strict" and self.leased + self.delayed:
+            return Leased([], [], not exhausted)
+        if len(self._leases) >= limits.LEASES_MAX:
+            raise LimitExceeded(
+                f"The subscription has {len(self._leases)} leases outstanding, the most allowed: "
+                "acknowledge some first, or receive more messages at once."
+            )
+        pieces: list[Run] = []
+        dead: list[Run] = []
+        exhausted &= self._gather(max(want, spread), now_ms, source, tail, pieces, dead)
+        if spread > 1:
+            pieces = self._pick(pieces, want, spread)
+        until_ms = now_ms + lease_ms
+        return Leased(
+            [self._hand_out(run, now_ms, until_ms) for run in _joined(pieces)],
+            [self._hand_out(run, now_ms, until_ms) for run in dead],
+            not exhausted,
+        )
+
+    def acknowledge(self, token: int, lo: int, hi: int, now_ms: int) -> int:
+        """Mark the messages of [lo, hi) that the lease still holds done; answers how many.
+
+        An expired lease still acknowledges until its messages are leased again, except where order
+        is promised. Raises ReceiptStale when the lease holds nothing of the range any more.
+        """
+        if hi <= self.done.floor:
+            return 0
+        if self.settings.ordered:
+            self._refuse_expired(token, lo, hi, now_ms)
+        front = self._leases.get(token, _NO_RUNS)[0]
+        if front.state == LEASED and lo <= front.lo < hi < front.hi:
+            return self._shrink(front, hi)
+        count = 0
+        for run in self._carve(token, lo, hi):
+            self._settle(run)
+            self.done.add(run.lo, run.hi)
+            count += run.hi - run.lo
+        return count
+
+    def extend(self, token: int, lo: int, hi: int, until_ms: int, now_ms: int) -> int:
+        """Keep the messages of [lo, hi) leased until `until_ms`; answers how many.
+
+        Released messages stay released. On a loose queue an expired lease that nobody has taken
+        over comes back to life.
+        """
+        if self.settings.ordered:
+            self._refuse_expired(token, lo, hi, now_ms)
+        count = 0
+        for run in self._carve(token, lo, hi, keep=True):
+            if run.state == WAITING:
+                continue
+            self._account(run, -1)
+            run.state = LEASED
+            self._wait(run, until_ms)
+            count += run.hi - run.lo
+        if not count:
+            raise ReceiptStale("The messages were released; there is no lease to extend.")
+        return count
+
+    def release(self, token: int, lo: int, hi: int, delay_ms: int | None, now_ms: int) -> int:
+        """Give the messages of [lo, hi) back, after `delay_ms` or by default after a back-off."""
+        if self.settings.ordered:
+            self._refuse_expired(token, lo, hi, now_ms)
+        count = 0
+        for run in self._carve(token, lo, hi, keep=True):
+            wait_ms = self.settings.backoff_after_ms(run.receives) if delay_ms is None else delay_ms
+            self._account(run, -1)
+            run.state = WAITING
+            self._wait(run, now_ms + wait_ms)
+            count += run.hi - run.lo
+        return count
+
+    # -- positions ------------------------------------------------------------------------------
+
+    def drop_below(self, offset: int) -> None:
+        """Forget all below `offset`: expired by retention, purged, or committed by a reader."""
+        self.done.raise_floor(offset)
+        floor = self.done.floor
+        self.scan = max(self.scan, floor)
+        for token in [t for t, runs in self._leases.items() if runs[0].lo < floor]:
+            for run in self._carve(token, 0, floor):
+                self._settle(run)
+
+    def due_ms(self, now_ms: int, tail: int) -> int | None:
+        """When the next message becomes deliverable by time alone; None when none will.
+
+        Answers `now_ms` when something is deliverable already.
+        """
+        locked = self.settings.order == "strict" and self.leased + self.delayed
+        unscanned = self.scan < tail and self._scan_due_ms is None
+        if not locked and (self._something_ready() or unscanned):
+            return now_ms
+        while self._timed and self._timed[0][2].place != self._timed[0][1]:
+            heapq.heappop(self._timed)
+        times = [self._timed[0][0]] if self._timed else []
+        if self._scan_due_ms is not None and not locked:
+            times.append(self._scan_due_ms)
+        return max(now_ms, min(times)) if times else None
+
+    def waiting(self, tail: int) -> int:
+        """Messages below `tail` that are neither done, leased nor delayed."""
+        return max(0, tail - self.done.floor - self.done.above - self.leased - self.delayed)
+
+    # -- what is stored -------------------------------------------------------------------------
+
+    def changes(self) -> IndexChanges | None:
+        """What has changed since the last call, or None."""
+        if (
+            not self._changed_tokens
+            and not self.done.changed
+            and self.done.floor == self._saved_floor
+        ):
+            return None
+        changes = IndexChanges(
+            self.done.floor,
+            {lo: self.done.end_of(lo) for lo in self.done.changed},
+            {token: self._records(token) for token in self._changed_tokens},
+        )
+        self.done.changed.clear()
+        self._changed_tokens.clear()
+        self._saved_floor = self.done.floor
+        return changes
+
+    def put_back(self, changes: IndexChanges) -> None:
+        """Take back changes that could not be written; the next call hands them out again."""
+        self.done.changed.update(changes.done)
+        self._changed_tokens.update(changes.leases)
+        self._saved_floor = -1
+
+    def restore(
+        self, done: Iterable[tuple[int, int]], leases: Iterable[tuple[int, list[RunRecord]]]
+    ) -> None:
+        """Fill a new index with what an earlier one had stored."""
+        holes = []
+        for lo, hi in done:
+            self.done.add(lo, hi)
+            holes.append((lo, hi))
+        for token, records in leases:
+            runs = [self._revive(token, record) for record in records]
+            if runs:
+                self._leases[token] = runs
+                holes += [(run.lo, run.hi) for run in runs]
+        self.done.changed.clear()
+        self._saved_floor = self.done.floor
+        self._holes = deque(sorted(holes))
+
+    def audit(self, tail: int) -> list[str]:
+        """What breaks the invariants of the index; an empty list when nothing does (I2)."""
+        spans = [(lo, hi, "done") for lo, hi in self.done.runs()]
+        spans += [(r.lo, r.hi, "leased") for runs in self._leases.values() for r in runs]
+        spans.sort()
+        faults = [
+            f"{a[2]} {a[0]}..{a[1]} overlaps {b[2]} {b[0]}..{b[1]}"
+            for a, b in zip(spans, spans[1:], strict=False)
+            if a[1] > b[0]
+        ]
+        if spans and (spans[0][0] < self.done.floor or spans[-1][1] > tail):
+            faults.append(f"runs reach outside {self.done.floor}..{tail}")
+        return faults
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _promote(self, now_ms: int) -> bool:
+        """Make ready what has come due; False when the limit per call stopped it."""
+        timed = self._timed
+        for _ in range(limits.PROMOTE_PER_CALL_MAX):
+            if not timed or timed[0][0] > now_ms:
+                return True
+            _, place, run = heapq.heappop(timed)
+            if run.place == place:
+                self._account(run, -1)
+                self._make_ready(run)
+        return False
+
+    def _gather(
+        self, want: int, now_ms: int, source: Source, tail: int, pieces: list[Run], dead: list[Run]
+    ) -> bool:
+        """Take up to `want` deliverable messages out of the heap and the scan, oldest first."""
+        receives_max = self.settings.receives_max
+        dead_left = limits.PROMOTE_PER_CALL_MAX
+        while want > 0 and (run := self._pop_ready()) is not None:
+            if receives_max is not None and run.receives >= receives_max:
+                dead.append(run)
+                dead_left -= 1
+                if not dead_left:
+                    return False
+                continue
+            if len(run) > want:
+                self._make_ready(self._split(run, run.lo + want))
+            pieces.append(run)
+            want -= len(run)
+        return self._scan(want, now_ms, source, tail, pieces)
+
+    def _scan(self, want: int, now_ms: int, source: Source, tail: int, pieces: list[Run]) -> bool:
+        """Advance `scan` until `want` messages are found; False when the limit stopped it."""
+        passed_left = limits.SCAN_PER_CALL_MAX
+        self._scan_due_ms = None
+        while want > 0 and (start := self._scan_start(tail)) < tail:
+            block = source.block_at(start)
+            if block.base > start:
+                self.done.add(start, min(block.base, tail))
+                self.scan = min(block.base, tail)
+                continue
+            stop = min(block.end, tail, self._holes[0][0] if self._holes else tail)
+            if block.not_before_ms > now_ms:
+                if self.settings.ordered:
+                    self._scan_due_ms = block.not_before_ms
+                    return True
+                run = Run(start, stop)
+                run.state = WAITING
+                self._wait(run, block.not_before_ms)
+                passed_left -= stop - start
+                self.scan = stop
+                if passed_left <= 0:
+                    return False
+                continue
+            stop = min(stop, start + want)
+            pieces.append(Run(start, stop))
+            want -= stop - start
+            self.scan = stop
+        return True
+
+    def _scan_start(self, tail: int) -> int:
+        """Where scanning goes on, past everything that is done or leased already."""
+        while self._holes and self._holes[0][0] <= self.scan:
+            self.scan = max(self.scan, self._holes.popleft()[1])
+        self.scan = min(max(self.scan, self.done.floor), tail)
+        return self.scan
+
+    def _pick(self, pieces: list[Run], want: int, spread: int) -> list[Run]:
+        """Keep `want` messages starting at random among the `spread` oldest; give the rest back."""
+        total = sum(map(len, pieces))
+        skip = self._random.randrange(max(1, min(spread, total) - want + 1))
+        picked = []
+        for run in pieces:
+            if skip >= len(run):
+                skip -= len(run)
+                self._make_ready(run)
+                continue
+            if skip:
+                right = self._split(run, run.lo + skip)
+                self._make_ready(run)
+                run, skip = right, 0  # noqa: PLW2901
+            if want and len(run) > want:
+                self._make_ready(self._split(run, run.lo + want))
+            if want:
+                picked.append(run)
+                want -= len(run)
+            else:
+                self._make_ready(run)
+        return picked
+
+    def _hand_out(self, run: Run, now_ms: int, until_ms: int) -> LeasedRun:
+        """Turn a gathered run into a lease under a new token."""
+        if run.token:
+            self._forget(run)
+        token = self._make_token()
+        run.token = token
+        run.receives += 1
+        run.first_ms = run.first_ms or now_ms
+        run.state = LEASED
+        self._leases[token] = [run]
+        self._changed_tokens.add(token)
+        self._wait(run, until_ms)
+        return LeasedRun(run.lo, run.hi, token, until_ms, run.receives, run.first_ms)
+
+    def _carve(self, token: int, lo: int, hi: int, *, keep: bool = False) -> list[Run]:
+        """The lease's runs within [lo, hi), split at its borders; removed unless `keep`."""
+        runs = self._leases.get(token)
+        if runs is None:
+            raise ReceiptStale(
+                "The receipt's lease has ended: its messages are done or were leased again."
+            )
+        first = max(0, bisect_right(runs, lo, key=_lo_of) - 1)
+        if runs[first].lo < lo < runs[first].hi:
+            self._split(runs[first], lo)
+            runs = self._leases[token]
+        last = first
+        while last < len(runs) and runs[last].lo < hi:
+            if runs[last].hi > hi:
+                self._split(runs[last], hi)
+                runs = self._leases[token]
+            last += 1
+        found = [run for run in runs[first:last] if run.lo >= lo]
+        if not found:
+            raise ReceiptStale(
+                f"The receipt's lease no longer holds messages {lo} to {hi - 1}: "
+                "they are done or were leased again."
+            )
+        self._changed_tokens.add(token)
+        if not keep:
+            del runs[last - len(found) : last]
+            if not runs:
+                del self._leases[token]
+        return found
+
+    def _split(self, run: Run, at: int) -> Run:
+        """Cut a run in two; it keeps the left part, and the right one is returned."""
+        right = run.part(at, run.hi)
+        run.hi = at
+        if run.token:
+            siblings = self._leases[run.token]
+            siblings.insert(siblings.index(run) + 1, right)
+            self._changed_tokens.add(run.token)
+        self._follow(run, right)
+        return right
+
+    def _follow(self, run: Run, right: Run) -> None:
+        """Put the right part of a split run where the whole run was."""
+        if run.place and run.state == READY:
+            self._make_ready(right)
+        elif run.place:
+            self._enter(right)
+
+    def _shrink(self, run: Run, hi: int) -> int:
+        """Mark the front of a leased run done without splitting it: the usual one-by-one case."""
+        count = hi - run.lo
+        self.leased -= count
+        self.done.add(run.lo, hi)
+        run.lo = hi
+        self._changed_tokens.add(run.token)
+        return count
+
+    def _settle(self, run: Run) -> None:
+        """Take a run out of its heap for good."""
+        self._account(run, -1)
+        run.place = 0
+
+    def _forget(self, run: Run) -> None:
+        """Remove a run from the lease that handed it out last, which is hereby stale."""
+        siblings = self._leases[run.token]
+        siblings.remove(run)
+        if not siblings:
+            del self._leases[run.token]
+        self._changed_tokens.add(run.token)
+
+    def _account(self, run: Run, sign: int) -> None:
+        """Count a run in (+1) or out (-1) of the totals for its state."""
+        if run.state == LEASED:
+            self.leased += sign * (run.hi - run.lo)
+        elif run.state == WAITING:
+            self.delayed += sign * (run.hi - run.lo)
+
+    def _wait(self, run: Run, until_ms: int) -> None:
+        """Put a run into the time order until `until_ms`."""
+        run.until_ms = until_ms
+        self._account(run, 1)
+        self._enter(run)
+
+    def _enter(self, run: Run) -> None:
+        self._place = run.place = self._place + 1
+        heapq.heappush(self._timed, (run.until_ms, run.place, run))
+        if len(self._timed) > self._timed_max:
+            self._timed = [entry for entry in self._timed if entry[2].place == entry[1]]
+            heapq.heapify(self._timed)
+            self._timed_max = 2 * len(self._timed) + _STALE_ENTRIES_MAX
+
+    def _make_ready(self, run: Run) -> None:
+        """Put a run into the ready list, in offset order."""
+        run.state = READY
+        self._place = run.place = self._place + 1
+        heapq.heappush(self._ready, (run.lo, run.place, run))
+
+    def _pop_ready(self) -> Run | None:
+        """The oldest ready run, out of the heap, clipped to what is not done by expiry."""
+        while self._ready:
+            _, place, run = heapq.heappop(self._ready)
+            if run.place != place:
+                continue
+            run.place = 0
+            run.lo = max(run.lo, self.done.floor)
+            if run.lo < run.hi:
+                return run
+        return None
+
+    def _something_ready(self) -> bool:
+        while self._ready and (
+            self._ready[0][2].place != self._ready[0][1] or self._ready[0][2].hi <= self.done.floor
+        ):
+            heapq.heappop(self._ready)
+        return bool(self._ready)
+
+    def _refuse_expired(self, token: int, lo: int, hi: int, now_ms: int) -> None:
+        """Where order is promised, an expired or released lease is over: others may go ahead."""
+        for run in self._leases.get(token, ()):
+            if run.lo < hi and run.hi > lo and (run.state != LEASED or run.until_ms <= now_ms):
+                raise ReceiptStale(
+                    "The receipt's lease has expired, which ends it on an ordered queue."
+                )
+
+    def _records(self, token: int) -> list[RunRecord] | None:
+        runs = self._leases.get(token)
+        if runs is None:
+            return None
+        return [
+            RunRecord(
+                run.lo, run.hi, run.until_ms, run.receives, run.first_ms,
+                run.group.key_hash if run.group else 0,
+            )
+            for run in runs
+        ]  # fmt: skip
+
+    def _revive(self, token: int, record: RunRecord) -> Run:
+        run = Run(record.lo, record.hi, token, record.until_ms, record.receives, record.first_ms)
+        run.state = LEASED
+        self._wait(run, record.until_ms)
+        return run
+
+
+#: Left-over entries that the time order may hold beyond twice its live ones.
+_STALE_ENTRIES_MAX = 10_000
+
+#: Stands for the runs of an unknown token; it holds no offset.
+_NO_RUNS = [Run(0, 0)]
+
+
+def _lo_of(run: Run) -> int:
+    return run.lo
+
+
+def _joined(pieces: list[Run]) -> list[Run]:
+    """Neighbours with the same history as one run, so that they are one lease."""
+    joined: list[Run] = []
+    for run in pieces:
+        last = joined[-1] if joined else None
+        if (
+            last is not None
+            and last.hi == run.lo
+            and not last.token
+            and not run.token
+            and last.group is run.group
+        ):
+            last.hi = run.hi
+        else:
+            joined.append(run)
+    return joined

@@ -1,0 +1,128 @@
+"""Runs of offsets: what the range-coded index is made of.
+
+A `Run` is a contiguous range of messages of one subscription that share a state: leased until a
+time, waiting for a time, or ready. `DoneSet` remembers which offsets are done: everything below
+`floor`, and separate runs above it. Because each offset becomes done exactly once, the runs never
+overlap, and two dictionaries keyed by their ends merge neighbours in constant time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from ringdove.core.groups import Group
+
+READY: Final = 0
+LEASED: Final = 1
+WAITING: Final = 2
+
+
+class Run:
+    """Messages [lo, hi) that share a state. Mutable, owned by one index.
+
+    `place` is the number of the run's valid entry in one of the index's heaps; entries with another
+    number are left over from earlier states and are skipped.
+    """
+
+    __slots__ = ("first_ms", "group", "hi", "lo", "place", "receives", "state", "token", "until_ms")
+
+    def __init__(
+        self,
+        lo: int,
+        hi: int,
+        token: int = 0,
+        until_ms: int = 0,
+        receives: int = 0,
+        first_ms: int = 0,
+    ) -> None:
+        self.lo = lo
+        self.hi = hi
+        #: Names the lease that handed the run out last; 0 when it was never handed out.
+        self.token = token
+        #: End of the lease, or the time before which the run is not deliverable.
+        self.until_ms = until_ms
+        self.receives = receives
+        #: When the messages were first handed out; 0 when never.
+        self.first_ms = first_ms
+        self.group: Group | None = None
+        self.state = READY
+        self.place = 0
+
+    def part(self, lo: int, hi: int) -> Run:
+        """A run with the same history over other offsets, in no heap yet."""
+        run = Run(lo, hi, self.token, self.until_ms, self.receives, self.first_ms)
+        run.group = self.group
+        run.state = self.state
+        return run
+
+    def __len__(self) -> int:
+        return self.hi - self.lo
+
+    def __repr__(self) -> str:
+        state = ("ready", "leased", "waiting")[self.state]
+        return f"Run({self.lo}..{self.hi}, {state}, receives={self.receives})"
+
+
+class DoneSet:
+    """The offsets that are done: all below `floor`, and disjoint runs above it."""
+
+    __slots__ = ("_hi_of", "_lo_of", "above", "changed", "floor")
+
+    def __init__(self, floor: int = 0) -> None:
+        self.floor = floor
+        #: How many offsets above the floor are done.
+        self.above = 0
+        #: Starts of runs that came, grew or went since the owner last looked; the owner clears it.
+        self.changed: set[int] = set()
+        self._hi_of: dict[int, int] = {}
+        self._lo_of: dict[int, int] = {}
+
+    def add(self, lo: int, hi: int) -> None:
+        """Mark [lo, hi) done. None of it may be done already."""
+        if lo == self.floor:
+            self.floor = hi
+        else:
+            self.above += hi - lo
+            left = self._lo_of.pop(lo, None)
+            if left is not None:
+                lo = left
+        right = self._hi_of.pop(hi, None)
+        if right is not None:
+            self.changed.add(hi)
+            del self._lo_of[right]
+            if self.floor == hi:
+                self.above -= right - hi
+                self.floor = right
+                return
+            hi = right
+        if self.floor < hi:
+            self._hi_of[lo] = hi
+            self._lo_of[hi] = lo
+            self.changed.add(lo)
+
+    def raise_floor(self, floor: int) -> None:
+        """Mark everything below `floor` done, whatever its state."""
+        if floor <= self.floor:
+            return
+        for lo, hi in [run for run in self._hi_of.items() if run[0] < floor]:
+            del self._hi_of[lo]
+            del self._lo_of[hi]
+            self.changed.add(lo)
+            self.above -= hi - lo
+            floor = max(floor, hi)
+        self.floor = floor
+        touching = self._hi_of.pop(floor, None)
+        if touching is not None:
+            del self._lo_of[touching]
+            self.changed.add(floor)
+            self.above -= touching - floor
+            self.floor = touching
+
+    def runs(self) -> list[tuple[int, int]]:
+        """The runs above the floor, in order."""
+        return sorted(self._hi_of.items())
+
+    def end_of(self, lo: int) -> int | None:
+        """The end of the run that starts at `lo`, if there is one."""
+        return self._hi_of.get(lo)

@@ -1,0 +1,203 @@
+"""The settings of a queue: every trade-off is a visible dial.
+
+A `QueueSettings` is always valid: it can be made only through `make` or `decode`, which refuse
+values that are out of range, and combinations that make no sense, with the reason. Stores keep the
+settings with a version; a call that carries an older version is refused and the caller reads them
+again.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Any, Literal
+
+import msgspec
+
+from ringdove import limits
+from ringdove.errors import InvalidArgument, SettingsRefused
+
+Order = Literal["loose", "key", "strict"]
+Delivery = Literal["at-least-once", "exactly-once"]
+Durability = Literal["disk", "memory"]
+Dequeue = Literal["wake", "retry", "monitor", "poll"]
+WhenFull = Literal["refuse", "drop-oldest"]
+Spread = int | Literal["infinite", "auto"]
+
+_DAY_MS = 24 * 3600 * 1000
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+class QueueSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a user may choose about one queue. The defaults suit a fleet that must not lose data."""
+
+    #: loose: best effort over all stripes; key: a key's messages stay in order and are leased to
+    #: one receiver at a time; strict: one stripe, one lease at a time.
+    order: Order = "loose"
+    #: exactly-once drops what its producer, or its message id, has sent before.
+    delivery: Delivery = "at-least-once"
+    #: A receive picks at random among this many of the oldest messages (the K hint).
+    spread: Spread = 1
+    #: disk: a send is acknowledged when it is synced to disk; memory: when the operating system has
+    #: it.
+    durability: Durability = "disk"
+    #: Physical queues that share the load of this one.
+    stripes: int = 1
+    #: How long a received message stays hidden from other receivers.
+    lease_ms: int = 30_000
+    #: How long a sent message waits before it can be received.
+    delay_ms: int = 0
+    #: How long a message is kept if nobody takes it.
+    retention_ms: int = 4 * _DAY_MS
+    #: How long a message that is done stays readable for replay.
+    keep_done_ms: int = 0
+    #: Receives without acknowledgement after which a message goes to the dead-letter queue.
+    receives_max: int | None = None
+    #: Name of the queue that takes dead letters.
+    dead_letter: str | None = None
+    #: First and longest wait before a released message comes back; it doubles with every receive.
+    backoff_ms: int = 1_000
+    backoff_ms_max: int = 900_000
+    #: Bytes of waiting messages, and what happens to a send beyond them.
+    bytes_max: int = limits.MAP_BYTES
+    when_full: WhenFull = "refuse"
+    #: Bytes of one body.
+    body_bytes_max: int = limits.BODY_BYTES_MAX_DEFAULT
+    #: Highest priority a message may have; 0 means that the queue has no priorities.
+    priority: int = 0
+    #: Messages per second that each subscription may receive.
+    receive_rate_max: float | None = None
+    #: What a receive does while the queue is empty.
+    dequeue: Dequeue = "wake"
+    #: How long a message id is remembered.
+    dedup_ms: int = 300_000
+
+    @classmethod
+    def make(cls, **chosen: Any) -> QueueSettings:
+        """Settings with `chosen` values, or SettingsRefused with every reason."""
+        return _convert(chosen)
+
+    def replace(self, **chosen: Any) -> QueueSettings:
+        """These settings with some values changed, checked again."""
+        return _convert({**msgspec.structs.asdict(self), **chosen})
+
+    @classmethod
+    def decode(cls, data: bytes) -> QueueSettings:
+        """Settings from their stored form."""
+        return msgspec.msgpack.decode(data, type=cls)
+
+    def encode(self) -> bytes:
+        """The stored form."""
+        return msgspec.msgpack.encode(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings by name, defaults included."""
+        return msgspec.structs.asdict(self)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether order is promised, so that a lease excludes others."""
+        return self.order != "loose"
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether repeated sends are dropped."""
+        return self.delivery == "exactly-once"
+
+    def backoff_after_ms(self, receives: int) -> int:
+        """How long a message released for the `receives`-th time stays away."""
+        doublings = min(max(receives - 1, 0), 40)
+        return min(self.backoff_ms << doublings, self.backoff_ms_max)
+
+
+SETTING_NAMES = tuple(field.name for field in msgspec.structs.fields(QueueSettings))
+
+#: Settings that shape stored data and therefore cannot change while the queue holds messages.
+SHAPING = ("order", "stripes", "durability", "priority")
+
+_RANGES: dict[str, tuple[int, int]] = {
+    "stripes": (1, limits.STRIPES_MAX),
+    "lease_ms": (1, limits.DURATION_MS_MAX),
+    "delay_ms": (0, limits.DURATION_MS_MAX),
+    "retention_ms": (1, limits.DURATION_MS_MAX),
+    "keep_done_ms": (0, limits.DURATION_MS_MAX),
+    "receives_max": (1, 1_000_000),
+    "backoff_ms": (0, limits.DURATION_MS_MAX),
+    "backoff_ms_max": (0, limits.DURATION_MS_MAX),
+    "bytes_max": (1, 1 << 50),
+    "body_bytes_max": (1, limits.BODY_BYTES_MAX),
+    "priority": (0, limits.PRIORITY_MAX),
+    "dedup_ms": (1, limits.DURATION_MS_MAX),
+}
+
+
+def check_name(name: str, kind: str = "queue") -> str:
+    """The name itself, or InvalidArgument saying what a name may be."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > limits.NAME_CHARS_MAX:
+        raise InvalidArgument(
+            f"{name!r} is no {kind} name: use 1 to {limits.NAME_CHARS_MAX} letters, digits, "
+            "'_', '-' or '.', starting with a letter, digit or '_'."
+        )
+    return name
+
+
+def _convert(chosen: dict[str, Any]) -> QueueSettings:
+    for name in chosen:
+        if name not in SETTING_NAMES:
+            near = difflib.get_close_matches(name, SETTING_NAMES, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(SETTING_NAMES)}."
+            raise SettingsRefused(f"There is no setting {name!r}.{hint}")
+    try:
+        settings = msgspec.convert(chosen, QueueSettings)
+    except msgspec.ValidationError as error:
+        raise SettingsRefused(f"{error}".replace("Object", "The settings") + ".") from error
+    refusals = [*_range_refusals(settings), *_combination_refusals(settings)]
+    if refusals:
+        raise SettingsRefused(" ".join(refusals))
+    return settings
+
+
+def _range_refusals(settings: QueueSettings) -> list[str]:
+    refusals = []
+    for name, (low, high) in _RANGES.items():
+        value = getattr(settings, name)
+        if value is not None and not low <= value <= high:
+            refusals.append(f"{name} is {value}; it must be {low} to {high}.")
+    if isinstance(settings.spread, int) and not 1 <= settings.spread <= limits.SPREAD_MAX:
+        refusals.append(
+            f"spread is {settings.spread}; it must be 1 to {limits.SPREAD_MAX}, "
+            "'infinite' or 'auto'."
+        )
+    if settings.receive_rate_max is not None and not settings.receive_rate_max > 0:
+        refusals.append(f"receive_rate_max is {settings.receive_rate_max}; it must be above 0.")
+    if settings.dead_letter is not None:
+        check_name(settings.dead_letter, "dead-letter queue")
+    return refusals
+
+
+def _combination_refusals(settings: QueueSettings) -> list[str]:
+    refusals = []
+    if settings.order == "strict" and settings.stripes > 1:
+        refusals.append(
+            f"order 'strict' keeps one sequence, so stripes must be 1, not {settings.stripes}; "
+            "use order 'key' to spread ordered messages."
+        )
+    if settings.ordered and settings.priority:
+        refusals.append(
+            f"priority {settings.priority} would overtake, which order {settings.order!r} forbids; "
+            "use order 'loose', or one queue per priority."
+        )
+    if settings.ordered and settings.spread != 1:
+        refusals.append(
+            f"spread {settings.spread!r} picks out of order, which order {settings.order!r} "
+            "forbids; use spread 1, or order 'loose'."
+        )
+    if settings.keep_done_ms > settings.retention_ms:
+        refusals.append("keep_done_ms exceeds retention_ms, after which nothing is kept.")
+    if settings.delay_ms >= settings.retention_ms:
+        refusals.append("delay_ms reaches retention_ms: messages would expire before delivery.")
+    if settings.backoff_ms > settings.backoff_ms_max:
+        refusals.append("backoff_ms exceeds backoff_ms_max.")
+    if settings.body_bytes_max > settings.bytes_max:
+        refusals.append("body_bytes_max exceeds bytes_max: the largest body would never fit.")
+    return refusals

@@ -1,0 +1,218 @@
+"""A stripe's state besides its blocks: settings, subscriptions, positions, what may be trimmed.
+
+Stores own one `Stripe` per physical queue and keep the blocks wherever they keep them; what a call
+means is decided here, once for all stores that run in this process.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from ringdove import limits
+from ringdove.core.groups import KeyIndex
+from ringdove.core.index import Index
+from ringdove.errors import (
+    LimitExceeded,
+    OffsetTrimmed,
+    QueueFull,
+    ReceiptStale,
+    RingdoveError,
+    SettingsStale,
+    SubscriptionNotFound,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from ringdove.core.block import Block
+    from ringdove.core.index import Source
+    from ringdove.core.settings import QueueSettings
+
+#: The subscription that a plain queue has.
+DEFAULT_SUBSCRIPTION = "default"
+
+
+class Stripe:
+    """The state of one physical queue. Not thread-safe; its store serialises access."""
+
+    def __init__(
+        self,
+        settings: QueueSettings,
+        version: int,
+        make_token: Callable[[], int],
+        random: Random,
+        *,
+        epoch: int = 1,
+        head: int = 0,
+        tail: int = 0,
+        nbytes: int = 0,
+    ) -> None:
+        self.settings = settings
+        self.version = version
+        self.epoch = epoch
+        #: First offset stored.
+        self.head = head
+        #: Next offset to be given; everything below is as durable as promised and may be seen.
+        self.tail = tail
+        self.nbytes = nbytes
+        self.subscriptions: dict[str, Index] = {}
+        self._make_token = make_token
+        self._random = random
+        self._dropped = head
+        #: With keep_done_ms: below `_kept` the time has passed; then positions with when they came.
+        self._kept = head
+        self._done_marks: deque[tuple[int, int]] = deque()
+
+    def check_version(self, version: int) -> None:
+        """Refuse a caller who decided by other settings."""
+        if version and version != self.version:
+            raise SettingsStale(
+                f"The queue's settings have version {self.version}, not {version}: read them again."
+            )
+
+    def check_epoch(self, epoch: int) -> None:
+        """Refuse receipts from before the stripe lost its tail."""
+        if epoch != self.epoch:
+            raise ReceiptStale(f"The receipt is from epoch {epoch}; the stripe is in {self.epoch}.")
+
+    def make_room(self, nbytes: int, source: Source) -> None:
+        """See that `nbytes` more fit, giving up kept or oldest messages; or QueueFull."""
+        excess = self.nbytes + nbytes - self.settings.bytes_max
+        if excess <= 0:
+            return
+        limit = self.tail if self.settings.when_full == "drop-oldest" else self.done_floor()
+        at = self.head
+        while excess > 0 and at < limit:
+            block = source.block_at(at)
+            if block.end > limit:
+                break
+            excess -= block.nbytes
+            at = block.end
+        if excess > 0:
+            raise QueueFull(
+                f"The queue holds {self.nbytes} bytes and may hold {self.settings.bytes_max}; "
+                f"{nbytes} more do not fit. Receive some, or raise bytes_max."
+            )
+        self.drop_below(at)
+
+    def configure(self, settings: QueueSettings, version: int) -> None:
+        """Take newer settings. Order may change only while nothing is waiting or leased."""
+        reordered = settings.order != self.settings.order
+        self.settings, self.version = settings, version
+        for name, index in list(self.subscriptions.items()):
+            index.settings = settings
+            if reordered:
+                self.subscriptions[name] = self.make_index(index.done.floor)
+
+    def make_index(self, floor: int) -> Index:
+        """A new index of the kind the queue's order needs."""
+        kind = KeyIndex if self.settings.order == "key" else Index
+        return kind(self.settings, self._make_token, self._random, floor)
+
+    def subscription(self, name: str) -> Index:
+        """The index of a subscription, or SubscriptionNotFound."""
+        index = self.subscriptions.get(name)
+        if index is None:
+            known = ", ".join(sorted(self.subscriptions)) or "none"
+            raise SubscriptionNotFound(
+                f"There is no subscription {name!r} on this queue (it has: {known})."
+            )
+        return index
+
+    def subscribe(self, name: str, offset: int) -> Index:
+        """Add a subscription that starts at `offset`."""
+        if len(self.subscriptions) >= limits.SUBSCRIPTIONS_MAX:
+            raise LimitExceeded(f"A queue has at most {limits.SUBSCRIPTIONS_MAX} subscriptions.")
+        index = self.make_index(min(max(offset, self.head), self.tail))
+        self.subscriptions[name] = index
+        return index
+
+    def purge(self) -> int:
+        """Mark everything done for all subscriptions; answers how many messages were not."""
+        count = max(
+            (i.waiting(self.tail) + i.leased + i.delayed for i in self._indexes()), default=0
+        )
+        self.drop_below(self.tail)
+        return count
+
+    def expire(self, source: Source, now_ms: int) -> None:
+        """Drop what retention no longer keeps."""
+        at = self.head
+        for _ in range(limits.TRIM_BLOCKS_PER_COMMIT_MAX):
+            if at >= self.tail:
+                break
+            block = source.block_at(at)
+            if block.stored_ms + self.settings.retention_ms > now_ms:
+                break
+            at = block.end
+        if at > self.head:
+            self.drop_below(at)
+
+    def drop_below(self, offset: int) -> None:
+        """Give up everything below `offset`, whoever may have wanted it."""
+        self._dropped = max(self._dropped, offset)
+        for index in self._indexes():
+            index.drop_below(offset)
+
+    def done_floor(self) -> int:
+        """Below it every subscription is done; without subscriptions nothing is."""
+        return min((i.done.floor for i in self._indexes()), default=self.head)
+
+    def trim_offset(self, now_ms: int) -> int:
+        """The offset below which no block is needed any more (I6)."""
+        floor = self.done_floor()
+        keep_ms = self.settings.keep_done_ms
+        if not keep_ms:
+            return max(floor, self._dropped)
+        marks = self._done_marks
+        if floor > (marks[-1][0] if marks else self._kept):
+            marks.append((floor, now_ms))
+        while marks and marks[0][1] + keep_ms <= now_ms:
+            self._kept = marks.popleft()[0]
+        return max(self._kept, self._dropped)
+
+    def check_readable(self, offset: int) -> None:
+        """Raise OffsetTrimmed when `offset` has been trimmed."""
+        if offset < self.head:
+            raise OffsetTrimmed(
+                f"Offset {offset} has been trimmed; the oldest one stored is {self.head}."
+            )
+
+    def _indexes(self) -> list[Index]:
+        return list(self.subscriptions.values())
+
+
+def cut(source: Source, lo: int, hi: int) -> list[Block]:
+    """The messages [lo, hi) as blocks."""
+    blocks = []
+    while lo < hi:
+        block = source.block_at(lo)
+        if block.base >= hi:
+            break
+        start = max(lo, block.base)
+        blocks.append(block.slice(start - block.base, min(hi, block.end) - block.base))
+        lo = block.end
+    return blocks
+
+
+def find_time(source: Source, head: int, tail: int, time_ms: int) -> int:
+    """The first offset in [head, tail) stored at or after `time_ms`; else the tail."""
+    while head < tail:
+        block = source.block_at((head + tail) // 2)
+        if block.base >= tail:
+            tail = (head + tail) // 2
+        elif block.stored_ms < time_ms:
+            head = block.end
+        else:
+            tail = max(head, block.base)
+    return head
+
+
+def outcome(action: Callable[[], int]) -> int | RingdoveError:
+    """The result of one of several claims, or the reason why it is refused."""
+    try:
+        return action()
+    except RingdoveError as error:
+        return error

@@ -1,0 +1,116 @@
+"""Every bound of the system, with its unit in its name and its reason beside it.
+
+A queue, buffer, loop or wait that could grow takes its limit from here, so that an operator can
+read in one place what Ringdove will never exceed.
+"""
+
+#: Messages in one block. Large enough for Arrow batches of 10,000 rows, small enough that one
+#: block's index columns stay in a CPU cache.
+BLOCK_MESSAGES_MAX = 65_536
+
+#: Bytes of one block, header included, compressed or not. Offsets inside a block are int32; a
+#: quarter of that range leaves room for three columns, and one block is held in memory whole.
+BLOCK_BYTES_MAX = 64 * 1024 * 1024
+
+#: The most a compressed block may grow when it is opened, as a multiple of its size. Bounds what a
+#: hostile sender can make a receiver allocate.
+COMPRESSION_RATIO_MAX = 1_000
+
+#: Bytes that a producer gathers before it closes a block. Blocks of about 1 MB were fastest into
+#: Arrow and amortise a disk commit well.
+BLOCK_BYTES_TARGET = 1024 * 1024
+
+#: Messages that a producer gathers before it closes a block.
+BLOCK_MESSAGES_TARGET = 10_000
+
+#: Default and highest `body_bytes_max` of a queue.
+BODY_BYTES_MAX_DEFAULT = 1024 * 1024
+BODY_BYTES_MAX = 16 * 1024 * 1024
+
+#: Bytes of a message key. Keys are group names and device ids, not payloads.
+KEY_BYTES_MAX = 1024
+
+#: Bytes of the encoded attributes of one message.
+ATTRIBUTES_BYTES_MAX = 256 * 1024
+
+#: Attributes of one message.
+ATTRIBUTES_MAX = 64
+
+#: Bytes of a message id given by the sender for deduplication.
+MESSAGE_ID_BYTES_MAX = 256
+
+#: Milliseconds between the oldest and the newest message of one block: send times are stored as
+#: unsigned 32-bit differences.
+BLOCK_SPAN_MS_MAX = 2**32 - 1
+
+#: Characters of a queue or subscription name.
+NAME_CHARS_MAX = 80
+
+#: Stripes of one queue.
+STRIPES_MAX = 256
+
+#: Highest priority of a message; each level is a sub-stripe of its own.
+PRIORITY_MAX = 9
+
+#: Candidates among which a receive may choose (the K hint).
+SPREAD_MAX = 1_000
+
+#: Subscriptions of one queue.
+SUBSCRIPTIONS_MAX = 1_000
+
+#: Messages that one lease call may hand out.
+LEASE_MESSAGES_MAX = 100_000
+
+#: Expired leases and due delays that one lease call moves to the ready list. Keeps a call short
+#: after a mass expiry; the next calls move the rest.
+PROMOTE_PER_CALL_MAX = 1_000
+
+#: Messages of delayed blocks or locked groups that one lease call may pass over before it answers.
+SCAN_PER_CALL_MAX = 20_000
+
+#: Leases outstanding on one subscription. Each costs about 400 bytes of memory.
+LEASES_MAX = 1_000_000
+
+#: Offsets stay below 2^53, so that every language and JSON carries them exactly.
+OFFSET_MAX = 2**53
+
+#: Producers whose sequence a stripe remembers for exactly-once delivery.
+PRODUCERS_MAX = 100_000
+
+#: Message ids that one append forgets when their window has passed.
+FORGET_PER_APPEND_MAX = 64
+
+#: Bytes of blocks kept in memory for readers of the tail, per store.
+BLOCK_CACHE_BYTES_MAX = 64 * 1024 * 1024
+
+#: Queue settings that a controller remembers between look-ups.
+SETTINGS_CACHE_MAX = 10_000
+
+#: Stripes whose index stays in memory; those of idle queues beyond it are dropped and read again.
+STRIPES_LOADED_MAX = 10_000
+
+#: Bytes of appends in one commit; a larger pile is split over several commits.
+COMMIT_BYTES_MAX = 64 * 1024 * 1024
+
+#: Milliseconds after which leases reach the disk when no other commit takes them along. A lease
+#: need not survive a crash, so it never pays for a sync of its own.
+LEASE_FLUSH_MS = 200
+
+#: Milliseconds between two looks for blocks that retention says may go.
+RETENTION_CHECK_MS = 1_000
+
+#: Blocks that one commit trims; the rest goes with the next one.
+TRIM_BLOCKS_PER_COMMIT_MAX = 4_096
+
+#: Blocks that a producer keeps unacknowledged before `send` waits.
+PRODUCER_BLOCKS_IN_FLIGHT_MAX = 8
+
+#: Bytes of virtual address space reserved for the embedded store's file; it costs no disk or
+#: memory.
+MAP_BYTES = 1 << 40
+
+#: Largest value of any duration setting: ten years, in milliseconds.
+DURATION_MS_MAX = 10 * 366 * 24 * 3600 * 1000
+
+#: Bytes of one record.
+RECORD_BYTES_MAX = 1024 * 1024

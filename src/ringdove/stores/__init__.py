@@ -1,0 +1,1 @@
+"""Where queues remember everything: one contract, several stores."""

@@ -1,0 +1,236 @@
+"""Looking after a data directory: verify everything in it, and copy it while it is in use.
+
+Both open the directory read-only, beside a process that may be writing: LMDB gives them one
+consistent view.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ringdove.core.block import Block
+from ringdove.core.settings import QueueSettings
+from ringdove.core.stripe import Stripe
+from ringdove.errors import InvalidArgument, RingdoveError, StoreUnavailable
+from ringdove.stores.base import STRIPE_KEY_BYTES, StripeId
+from ringdove.stores.embedded.environment import (
+    Environment,
+    check_format_text,
+    sync_directory,
+)
+from ringdove.stores.embedded.state import (
+    OFFSET,
+    TAIL,
+    decode_stripe,
+    decode_subscription,
+    load_index,
+    under,
+)
+from ringdove.stores.local import make_token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ringdove.core.settings import Durability
+
+#: Blocks between two calls of the progress function.
+_PROGRESS_EVERY = 256
+
+
+@dataclass(slots=True)
+class Report:
+    """What `fsck` found."""
+
+    queues: int = 0
+    stripes: int = 0
+    blocks: int = 0
+    messages: int = 0
+    nbytes: int = 0
+    #: What is wrong, one sentence each; empty when all is well.
+    faults: list[str] = field(default_factory=list)
+    #: What is odd and harmless.
+    remarks: list[str] = field(default_factory=list)
+
+
+def fsck(path: Path, on_progress: Callable[[Report], None] | None = None) -> Report:
+    """Verify every checksum and every invariant of a data directory."""
+    report = Report()
+    _check_is_data_directory(path)
+    known: set[StripeId] = set()
+    for name in _environments(path):
+        try:
+            env = Environment(path / name, name, readonly=True)
+        except RingdoveError as error:
+            report.faults.append(str(error))
+            continue
+        try:
+            known |= _check_environment(env, report, on_progress or _quiet)
+        except Exception as error:  # noqa: BLE001  whatever damage does, it is reported
+            report.faults.append(f"{env.path}: reading failed: {error!r}.")
+        finally:
+            env.lmdb.close()
+    _check_queues(path, known, report)
+    return report
+
+
+def backup(path: Path, target: Path) -> int:
+    """Copy a data directory, also while it is in use; answers the bytes written."""
+    _check_is_data_directory(path)
+    if target.exists() and any(target.iterdir()):
+        raise InvalidArgument(f"{target} is not empty: name a new directory for the backup.")
+    target.mkdir(parents=True, exist_ok=True)
+    nbytes = 0
+    for name in _environments(path):
+        env = Environment(path / name, name, readonly=True)
+        try:
+            env.copy_to(target / name, compact=True)
+        finally:
+            env.lmdb.close()
+        nbytes += (target / name / "data.mdb").stat().st_size
+    shutil.copyfile(path / "format", target / "format")
+    sync_directory(target)
+    return nbytes
+
+
+def _environments(path: Path) -> list[Durability]:
+    names: tuple[Durability, ...] = ("disk", "memory")
+    return [name for name in names if (path / name).exists()]
+
+
+def _check_is_data_directory(path: Path) -> None:
+    if not (path / "format").exists():
+        raise StoreUnavailable(f"{path} is no data directory of Ringdove: it has no file 'format'.")
+    check_format_text(path, (path / "format").read_text(errors="replace"))
+
+
+def _check_environment(
+    env: Environment, report: Report, on_progress: Callable[[Report], None]
+) -> set[StripeId]:
+    with env.lmdb.begin() as txn:
+        graves = {key for key, _ in under(txn, env.db["graves"], b"")}
+        known = {}
+        for key, value in under(txn, env.db["stripes"], b""):
+            known[key] = decode_stripe(value)
+        for key, record in known.items():
+            report.stripes += 1
+            _check_stripe(txn, env, key, record, report, on_progress)
+        for name in ("log", "subs", "done", "leases", "producers", "ids", "id_times"):
+            _check_strays(txn, env, name, known.keys() | graves, report)
+    return {StripeId.from_key(key) for key in known}
+
+
+def _check_stripe(
+    txn: Any,
+    env: Environment,
+    key: bytes,
+    record: Any,
+    report: Report,
+    on_progress: Callable[[Report], None],
+) -> None:
+    stripe_id = StripeId.from_key(key)
+    label = f"stripe {tuple(stripe_id)}"
+    raw = txn.get(key, db=env.db["tails"])
+    if raw is None:
+        report.faults.append(f"{label} has no tail.")
+        return
+    tail, nbytes_recorded = TAIL.unpack(raw)
+    nbytes, head, at = 0, None, None
+    for log_key, value in under(txn, env.db["log"], key):
+        nbytes += len(value)
+        report.blocks += 1
+        if report.blocks % _PROGRESS_EVERY == 0:
+            on_progress(report)
+        end = OFFSET.unpack_from(log_key, STRIPE_KEY_BYTES)[0] + 1
+        try:
+            block = Block.decode(value)
+        except RingdoveError as error:
+            report.faults.append(f"{label}: the block before offset {end} is damaged: {error}")
+            at = end
+            continue
+        report.messages += block.count
+        if block.end != end or block.priority != stripe_id.level:
+            report.faults.append(f"{label}: {block} is filed under offset {end - 1}.")
+        if at is not None and block.base != at:
+            report.faults.append(f"{label}: offsets {at} to {block.base - 1} are missing.")
+        head = block.base if head is None else head
+        at = end
+    report.nbytes += nbytes
+    if at is not None and at != tail:
+        report.faults.append(f"{label}: the log ends at {at}, its tail says {tail}.")
+    if nbytes != nbytes_recorded:
+        report.faults.append(f"{label} holds {nbytes} bytes and records {nbytes_recorded}.")
+    _check_subscriptions(txn, env, key, record, tail, tail if head is None else head, label, report)
+    on_progress(report)
+
+
+def _check_subscriptions(
+    txn: Any,
+    env: Environment,
+    key: bytes,
+    record: Any,
+    tail: int,
+    head: int,
+    label: str,
+    report: Report,
+) -> None:
+    stripe = Stripe(
+        QueueSettings.decode(record.settings),
+        record.version,
+        make_token,
+        Random(0),
+        head=head,
+        tail=tail,
+    )
+    for sub_key, value in under(txn, env.db["subs"], key):
+        name = sub_key[STRIPE_KEY_BYTES:].decode(errors="replace")
+        sub = decode_subscription(value)
+        if not sub.floor <= tail:
+            report.faults.append(f"{label}: {name!r} is done up to {sub.floor}, beyond {tail}.")
+        if sub.floor < head:
+            report.faults.append(f"{label}: {name!r} still wants {sub.floor}, trimmed to {head}.")
+        index = load_index(txn, env, stripe, key, sub)
+        report.faults += [f"{label}: {name!r}: {fault}." for fault in index.audit(tail)]
+
+
+def _check_strays(
+    txn: Any, env: Environment, name: str, owners: set[bytes], report: Report
+) -> None:
+    """Find entries that belong to no stripe, jumping from stripe to stripe."""
+    cursor = txn.cursor(env.db[name])
+    found = cursor.first()
+    while found:
+        key = cursor.key()[:STRIPE_KEY_BYTES]
+        if key not in owners:
+            report.faults.append(f"{env.path}: {name} has entries of an unknown stripe.")
+        following = int.from_bytes(key, "big") + 1
+        found = cursor.set_range(following.to_bytes(STRIPE_KEY_BYTES + 1, "big")[1:])
+
+
+def _check_queues(path: Path, known: set[StripeId], report: Report) -> None:
+    """Compare the catalogue with the stripes that are there."""
+    from ringdove.stores.embedded.records import scan  # noqa: PLC0415
+
+    try:
+        env = Environment(path / "disk", "disk", readonly=True)
+    except RingdoveError:
+        return
+    try:
+        records = scan(env, "queue/", "", 1_000_000, 0)
+    finally:
+        env.lmdb.close()
+    ids = {msgspec.msgpack.decode(record.value)[0] for record in records}
+    report.queues = len(records)
+    stray = {stripe.queue for stripe in known} - ids
+    report.remarks += [f"Queue id {queue} has stripes and no name." for queue in sorted(stray)]
+    missing = ids - {stripe.queue for stripe in known}
+    report.faults += [f"Queue id {queue} has a name and no stripes." for queue in sorted(missing)]
+
+
+def _quiet(_report: Report) -> None:
+    """Report progress to nobody."""

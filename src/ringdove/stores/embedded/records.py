@@ -1,0 +1,79 @@
+"""Records in LMDB: small versioned values by key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ringdove import limits
+from ringdove.errors import InvalidArgument
+from ringdove.stores.base import Record
+from ringdove.stores.embedded.state import encode, under
+from ringdove.stores.local import check_expected, live, next_record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ringdove.stores.embedded.environment import Environment
+
+#: LMDB's own limit on keys is 511 bytes.
+_KEY_BYTES_MAX = 500
+
+_decode = msgspec.msgpack.Decoder(tuple[bytes, int, int]).decode
+
+
+def get(env: Environment, key: str, now_ms: int) -> Record | None:
+    """The record, unless it is missing or has expired."""
+    with env.lmdb.begin() as txn:
+        return _get(txn, env, key, now_ms)
+
+
+def put_edit(
+    env: Environment, key: str, value: bytes, expect: int | None, expires_ms: int, now_ms: int
+) -> Callable[[Any], Record]:
+    """The edit that writes a record, for the writer."""
+    if not 0 < len(key.encode()) <= _KEY_BYTES_MAX:
+        raise InvalidArgument(f"A record's key has 1 to {_KEY_BYTES_MAX} bytes, unlike {key!r}.")
+    if len(value) > limits.RECORD_BYTES_MAX:
+        raise InvalidArgument(f"A record has at most {limits.RECORD_BYTES_MAX} bytes.")
+
+    def edit(txn: Any) -> Record:
+        record = next_record(_get(txn, env, key, now_ms), key, value, expect, expires_ms)
+        stored = encode((record.value, record.version, record.expires_ms))
+        txn.put(key.encode(), stored, db=env.db["records"])
+        return record
+
+    return edit
+
+
+def remove_edit(
+    env: Environment, key: str, expect: int | None, now_ms: int
+) -> Callable[[Any], bool]:
+    """The edit that deletes a record, for the writer."""
+
+    def edit(txn: Any) -> bool:
+        current = _get(txn, env, key, now_ms)
+        check_expected(current, key, expect)
+        txn.delete(key.encode(), db=env.db["records"])
+        return current is not None
+
+    return edit
+
+
+def scan(env: Environment, prefix: str, after: str, count_max: int, now_ms: int) -> list[Record]:
+    """Live records in key order."""
+    found = []
+    with env.lmdb.begin() as txn:
+        for key, value in under(txn, env.db["records"], prefix.encode()):
+            record = live(Record(key.decode(), *_decode(value)), now_ms)
+            if record is not None and record.key > after:
+                found.append(record)
+                if len(found) == count_max:
+                    break
+    return found
+
+
+def _get(txn: Any, env: Environment, key: str, now_ms: int) -> Record | None:
+    raw = txn.get(key.encode(), db=env.db["records"])
+    return None if raw is None else live(Record(key, *_decode(raw)), now_ms)

@@ -1,0 +1,240 @@
+"""One stripe as the embedded store holds it: state in memory, blocks and history in LMDB.
+
+The index in memory is the truth while the process lives; what of it must survive is written by the
+next group commit (writer.py). Loading reads it back: the floor, the runs done above it, and the
+leases.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from ringdove import limits
+from ringdove.core.block import Block
+from ringdove.core.index import RunRecord
+from ringdove.core.settings import QueueSettings
+from ringdove.core.stripe import Stripe
+from ringdove.errors import QueueNotFound, RemoteProtocolError, StoreCorrupted
+from ringdove.pending import Pending
+from ringdove.stores.base import STRIPE_KEY_BYTES, StripeId
+from ringdove.stores.local import make_token
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from random import Random
+
+    from ringdove.core.index import Index
+    from ringdove.stores.embedded.environment import Environment
+
+OFFSET = struct.Struct(">Q")
+NUMBER = struct.Struct(">H")
+TAIL = struct.Struct("<QQ")
+
+
+class StripeRecord(NamedTuple):
+    """A stripe's entry in the database `stripes`."""
+
+    settings: bytes
+    version: int
+    epoch: int
+
+
+class SubscriptionRecord(NamedTuple):
+    """A subscription's entry in the database `subs`."""
+
+    number: int
+    floor: int
+
+
+decode_stripe = msgspec.msgpack.Decoder(StripeRecord).decode
+decode_subscription = msgspec.msgpack.Decoder(SubscriptionRecord).decode
+decode_runs = msgspec.msgpack.Decoder(list[RunRecord]).decode
+encode = msgspec.msgpack.Encoder().encode
+
+
+class BlockCache:
+    """Recently appended blocks, for receivers that keep up; the oldest go first."""
+
+    def __init__(self, bytes_max: int = limits.BLOCK_CACHE_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._nbytes = 0
+        self._blocks: dict[tuple[StripeId, int], Block] = {}
+
+    def add(self, stripe: StripeId, block: Block) -> None:
+        """Remember a block by its base offset."""
+        self._blocks[stripe, block.base] = block
+        self._nbytes += block.nbytes
+        while self._nbytes > self._bytes_max:
+            self.remove(next(iter(self._blocks)))
+
+    def get(self, stripe: StripeId, base: int) -> Block | None:
+        """The block that starts exactly at `base`, if it is here."""
+        return self._blocks.get((stripe, base))
+
+    def remove(self, key: tuple[StripeId, int]) -> None:
+        """Forget a block, if it is here."""
+        block = self._blocks.pop(key, None)
+        if block is not None:
+            self._nbytes -= block.nbytes
+
+
+class StripeState:
+    """A loaded stripe. Guarded by its store's lock, except `block_at`, which only reads."""
+
+    def __init__(
+        self, stripe_id: StripeId, env: Environment, cache: BlockCache, stripe: Stripe
+    ) -> None:
+        self.id = stripe_id
+        self.key = stripe_id.key()
+        self.env = env
+        self.stripe = stripe
+        #: Numbers of the subscriptions, part of their keys.
+        self.numbers: dict[str, int] = {}
+        self.watch: Pending[None] = Pending()
+        self.deleted = False
+        #: End of the oldest block, 0 when not known; below it there is nothing to trim.
+        self.head_end = 0
+        #: Producers remembered, None when not counted yet.
+        self.producer_count: int | None = None
+        #: When the head block's retention ends; 0 when that must be looked up.
+        self.expire_due_ms = 0
+        self._cache = cache
+        self._hot: Block | None = None
+
+    def block_at(self, offset: int) -> Block:
+        """See core.index.Source."""
+        block = self._hot
+        if block is None or not block.base <= offset < block.end:
+            block = self._cache.get(self.id, offset) or self._fetch(offset)
+            self._hot = block
+        return block
+
+    def in_memory(self, offset: int) -> bool:
+        """Whether `block_at` would not touch the disk."""
+        hot = self._hot
+        if hot is not None and hot.base <= offset < hot.end:
+            return True
+        return self._cache.get(self.id, offset) is not None
+
+    def announce(self) -> None:
+        """Tell everybody who watches that something may be deliverable."""
+        watch, self.watch = self.watch, Pending()
+        watch.resolve(None)
+
+    def expire(self, now_ms: int) -> bool:
+        """Apply retention if the oldest block's time has come; answers whether anything went."""
+        if now_ms < self.expire_due_ms:
+            return False
+        stripe = self.stripe
+        before = stripe.trim_offset(now_ms)
+        stripe.expire(self, now_ms)
+        oldest = stripe.trim_offset(now_ms)
+        if stripe.head <= oldest < stripe.tail:
+            oldest_ms = self.block_at(oldest).stored_ms
+            self.expire_due_ms = max(oldest_ms + stripe.settings.retention_ms, now_ms + 1)
+        else:
+            self.expire_due_ms = now_ms + stripe.settings.retention_ms
+        return oldest > before
+
+    def check(self, version: int) -> Stripe:
+        """The stripe, unless it is gone or the caller's settings are old."""
+        if self.deleted:
+            raise gone(self.id)
+        self.stripe.check_version(version)
+        return self.stripe
+
+    def _fetch(self, offset: int) -> Block:
+        with self.env.lmdb.begin(db=self.env.db["log"]) as txn:
+            cursor = txn.cursor()
+            if cursor.set_range(self.key + OFFSET.pack(offset)) and cursor.key().startswith(
+                self.key
+            ):
+                return read_block(cursor.key(), cursor.value())
+        raise StoreCorrupted(
+            f"Offset {offset} of stripe {self.id} is missing from the log. Run 'ringdove fsck'."
+        )
+
+
+def gone(stripe_id: StripeId) -> QueueNotFound:
+    """The error for a stripe that is not there."""
+    return QueueNotFound(f"There is no stripe {tuple(stripe_id)}; its queue was deleted.")
+
+
+def read_block(key: bytes, value: bytes) -> Block:
+    """A block from the log, with its checksums verified."""
+    try:
+        block = Block.decode(value, trusted=True)
+    except RemoteProtocolError as error:
+        raise StoreCorrupted(
+            f"A block in the log is damaged: {error} Run 'ringdove fsck'."
+        ) from error
+    if block.end - 1 != OFFSET.unpack_from(key, STRIPE_KEY_BYTES)[0]:
+        raise StoreCorrupted(f"{block} is filed under another offset. Run 'ringdove fsck'.")
+    return block
+
+
+def load(
+    stripe_id: StripeId, env: Environment, cache: BlockCache, random: Random
+) -> StripeState | None:
+    """Read a stripe's state back, or None when this environment does not have it."""
+    key = stripe_id.key()
+    with env.lmdb.begin() as txn:
+        raw = txn.get(key, db=env.db["stripes"])
+        if raw is None:
+            return None
+        record = decode_stripe(raw)
+        tail, nbytes = TAIL.unpack(txn.get(key, db=env.db["tails"]))
+        stripe = Stripe(
+            QueueSettings.decode(record.settings),
+            record.version,
+            make_token,
+            random,
+            epoch=record.epoch,
+            head=_head(txn, env, key, tail),
+            tail=tail,
+            nbytes=nbytes,
+        )
+        state = StripeState(stripe_id, env, cache, stripe)
+        for sub_key, value in under(txn, env.db["subs"], key):
+            sub = decode_subscription(value)
+            name = sub_key[STRIPE_KEY_BYTES:].decode()
+            state.numbers[name] = sub.number
+            stripe.subscriptions[name] = load_index(txn, env, stripe, key, sub)
+    return state
+
+
+def load_index(
+    txn: Any, env: Environment, stripe: Stripe, key: bytes, sub: SubscriptionRecord
+) -> Index:
+    """Read one subscription's index back."""
+    prefix = key + NUMBER.pack(sub.number)
+    index = stripe.make_index(sub.floor)
+    index.restore(
+        [
+            (OFFSET.unpack_from(k, len(prefix))[0], OFFSET.unpack(v)[0])
+            for k, v in under(txn, env.db["done"], prefix)
+        ],
+        [
+            (OFFSET.unpack_from(k, len(prefix))[0], decode_runs(v))
+            for k, v in under(txn, env.db["leases"], prefix)
+        ],
+    )
+    return index
+
+
+def under(txn: Any, db: Any, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """All entries whose key starts with `prefix`, in order."""
+    cursor = txn.cursor(db)
+    found = cursor.set_range(prefix)
+    while found and (key := bytes(cursor.key())).startswith(prefix):
+        yield key, cursor.value()
+        found = cursor.next()
+
+
+def _head(txn: Any, env: Environment, key: bytes, tail: int) -> int:
+    for log_key, value in under(txn, env.db["log"], key):
+        return read_block(log_key, value).base
+    return tail

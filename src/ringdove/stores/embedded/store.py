@@ -1,0 +1,531 @@
+"""The embedded store: the contract of stores/base.py on LMDB.
+
+Leases, extensions and releases change the index in memory and are written along with the next
+commit; acknowledgements wait for that commit, because done is as durable as an append (I4). Reads
+that may touch the disk leave the event loop.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakValueDictionary
+
+from ringdove import limits
+from ringdove.clock import Clock, SystemClock
+from ringdove.core.stripe import DEFAULT_SUBSCRIPTION, cut, find_time
+from ringdove.pending import Pending, on_event_loop
+from ringdove.stores.base import (
+    Claim,
+    Delivered,
+    Delivery,
+    Record,
+    Start,
+    StripeId,
+    StripeStats,
+)
+from ringdove.stores.embedded import records
+from ringdove.stores.embedded.append import Append
+from ringdove.stores.embedded.environment import Directory, Environment
+from ringdove.stores.embedded.state import (
+    NUMBER,
+    OFFSET,
+    TAIL,
+    BlockCache,
+    StripeRecord,
+    StripeState,
+    SubscriptionRecord,
+    decode_subscription,
+    encode,
+    gone,
+    load,
+    under,
+)
+from ringdove.stores.embedded.writer import Barrier, Change, Writer
+from ringdove.stores.local import read_blocks, settle, start_offset, stripe_stats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ringdove.core.block import Block
+    from ringdove.core.dedup import Appended, Segment
+    from ringdove.core.index import Index
+    from ringdove.core.settings import Durability, QueueSettings
+    from ringdove.errors import ClientError
+
+T = TypeVar("T")
+
+#: Threads that read from disk on behalf of an event loop.
+_READ_THREADS = 4
+
+
+class EmbeddedStore:
+    """A data directory in use by this process; the contract is in `ringdove.stores.base`."""
+
+    def __init__(
+        self, path: str | Path, clock: Clock | None = None, seed: int | None = None
+    ) -> None:
+        self.path = Path(path)
+        self.clock: Clock = clock or SystemClock()
+        self._random = random.Random(seed)
+        self._lock = threading.RLock()
+        self._cache = BlockCache()
+        self._states: dict[StripeId, StripeState] = {}
+        #: Dropped stripes that somebody still works with: there is never a second state for one.
+        self._evicted: WeakValueDictionary[StripeId, StripeState] = WeakValueDictionary()
+        self._closed = False
+        self._readers: ThreadPoolExecutor | None = None
+        self._directory = Directory(self.path)
+        self._writers: dict[Durability, Writer] = {}
+        try:
+            self._open("disk")
+            if (self.path / "memory").exists():
+                self._open("memory")
+        except BaseException:
+            self._directory.close(clean=False)
+            raise
+
+    def _open(self, durability: Durability) -> Writer:
+        env = Environment(self.path / durability, durability)
+        with env.lmdb.begin() as txn:
+            written = txn.get(b"clock", db=env.db["meta"])
+            graves = [key for key, _ in under(txn, env.db["graves"], b"")]
+        if written is not None:
+            self.clock.advance_to(OFFSET.unpack(written)[0])
+        writer = Writer(env, self._directory, self.clock, self._lock, self._cache)
+        writer.graves = graves
+        writer.on_sweep = partial(self._sweep, writer)
+        self._writers[durability] = writer
+        return writer
+
+    async def close(self) -> None:
+        """Commit everything accepted, then let go of the directory."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        for writer in self._writers.values():
+            writer.close()
+            writer.env.close()
+        if self._readers is not None:
+            self._readers.shutdown()
+        self._directory.close(clean=True)
+
+    # -- stripes --------------------------------------------------------------------------------
+
+    async def create(self, stripe: StripeId, settings: QueueSettings, version: int) -> None:
+        """See StripeStore."""
+        writer = self._writers.get(settings.durability) or self._open(settings.durability)
+        key, db = stripe.key(), writer.env.db
+        record = StripeRecord(settings.encode(), version, 1)
+
+        def edit(txn: Any) -> None:
+            if txn.get(key, db=db["stripes"]) is None:
+                txn.put(key, encode(record), db=db["stripes"])
+                txn.put(key, TAIL.pack(0, 0), db=db["tails"])
+                subscription = SubscriptionRecord(0, 0)
+                txn.put(key + DEFAULT_SUBSCRIPTION.encode(), encode(subscription), db=db["subs"])
+
+        await writer.submit(partial(Change, edit, None))
+
+    async def configure(self, stripe: StripeId, settings: QueueSettings, version: int) -> None:
+        """See StripeStore."""
+        state = self._state(stripe)
+        before = state.stripe.settings, state.stripe.version
+        record = StripeRecord(settings.encode(), version, state.stripe.epoch)
+
+        def edit(txn: Any) -> None:
+            txn.put(state.key, encode(record), db=state.env.db["stripes"])
+            state.stripe.configure(settings, version)
+            state.expire_due_ms = 0
+
+        await self._submit(state, partial(Change, edit, lambda: state.stripe.configure(*before)))
+
+    async def delete(self, stripe: StripeId) -> None:
+        """See StripeStore."""
+        state = self._maybe_state(stripe)
+        if state is None:
+            return
+        writer = self._writer(state)
+
+        def edit(txn: Any) -> None:
+            db = state.env.db
+            txn.delete(state.key, db=db["stripes"])
+            txn.delete(state.key, db=db["tails"])
+            for name in state.numbers:
+                txn.delete(state.key + name.encode(), db=db["subs"])
+            txn.put(state.key, b"", db=db["graves"])
+            state.deleted = True
+
+        def undo() -> None:
+            state.deleted = False
+
+        await self._submit(state, partial(Change, edit, undo))
+        with self._lock:
+            self._states.pop(stripe, None)
+            self._evicted.pop(stripe, None)
+            writer.graves.insert(0, state.key)
+        state.announce()
+
+    async def append(
+        self, stripe: StripeId, segments: Sequence[Segment], version: int
+    ) -> list[Appended | ClientError]:
+        """See StripeStore."""
+        return await self.submit_append(stripe, segments, version)
+
+    def submit_append(
+        self, stripe: StripeId, segments: Sequence[Segment], version: int
+    ) -> Pending[list[Appended | ClientError]]:
+        """`append`, without waiting: for producers that keep several blocks in flight."""
+        state = self._state(stripe)
+        return self._submit(state, partial(Append, state, segments, version))
+
+    async def lease(
+        self,
+        stripe: StripeId,
+        subscription: str,
+        want: int,
+        lease_ms: int,
+        spread: int,
+        version: int,
+    ) -> Delivery:
+        """See StripeStore."""
+        state = self._state(stripe)
+
+        def lease() -> Delivery:
+            with self._lock:
+                return self._lease(state, subscription, want, lease_ms, spread, version)
+
+        index = state.stripe.subscriptions.get(subscription)
+        near = index is None or index.scan >= state.stripe.tail or state.in_memory(index.scan)
+        return lease() if near else await self._off_loop(lease)
+
+    def _lease(
+        self,
+        state: StripeState,
+        subscription: str,
+        want: int,
+        lease_ms: int,
+        spread: int,
+        version: int,
+    ) -> Delivery:
+        stripe = state.check(version)
+        now_ms = self.clock.now_ms()
+        expired = state.expire(now_ms)
+        index = stripe.subscription(subscription)
+        leased = index.lease(want, now_ms, lease_ms, state, stripe.tail, spread)
+        found = bool(leased.runs or leased.dead)
+        if found or expired:
+            self._writer(state).touch(state)
+        return Delivery(
+            stripe.epoch,
+            [Delivered(run, cut(state, run.lo, run.hi)) for run in leased.runs],
+            [Delivered(run, cut(state, run.lo, run.hi)) for run in leased.dead],
+            leased.more,
+            None if found else index.due_ms(now_ms, stripe.tail),
+        )
+
+    async def acknowledge(
+        self, stripe: StripeId, subscription: str, claims: Sequence[Claim], version: int
+    ) -> list[int | ClientError]:
+        """See StripeStore."""
+        state = self._state(stripe)
+        answers = self._settle(
+            state,
+            subscription,
+            claims,
+            version,
+            lambda index, c, now_ms: index.acknowledge(c.token, c.lo, c.hi, now_ms),
+        )
+        await self._submit(state, Barrier)
+        if state.stripe.settings.ordered:
+            state.announce()
+        return answers
+
+    async def extend(
+        self,
+        stripe: StripeId,
+        subscription: str,
+        claims: Sequence[Claim],
+        lease_ms: int,
+        version: int,
+    ) -> list[int | ClientError]:
+        """See StripeStore."""
+        return self._settle(
+            self._state(stripe),
+            subscription,
+            claims,
+            version,
+            lambda index, c, now_ms: index.extend(c.token, c.lo, c.hi, now_ms + lease_ms, now_ms),
+        )
+
+    async def release(
+        self,
+        stripe: StripeId,
+        subscription: str,
+        claims: Sequence[Claim],
+        delay_ms: int | None,
+        version: int,
+    ) -> list[int | ClientError]:
+        """See StripeStore."""
+        state = self._state(stripe)
+        answers = self._settle(
+            state,
+            subscription,
+            claims,
+            version,
+            lambda index, c, now_ms: index.release(c.token, c.lo, c.hi, delay_ms, now_ms),
+        )
+        state.announce()
+        return answers
+
+    def _settle(
+        self,
+        state: StripeState,
+        subscription: str,
+        claims: Sequence[Claim],
+        version: int,
+        act: Callable[[Index, Claim, int], int],
+    ) -> list[int | ClientError]:
+        with self._lock:
+            stripe = state.check(version)
+            answers = settle(stripe, subscription, claims, self.clock.now_ms(), act)
+            self._writer(state).touch(state)
+        return answers
+
+    async def read(
+        self, stripe: StripeId, offset: int, messages_max: int, bytes_max: int
+    ) -> list[Block]:
+        """See StripeStore."""
+        state = self._state(stripe)
+
+        def read() -> list[Block]:
+            with self._lock:
+                self._tidy(state)
+                state.stripe.check_readable(offset)
+                return read_blocks(state, offset, state.stripe.tail, messages_max, bytes_max)
+
+        return await self._off_loop(read)
+
+    async def find(self, stripe: StripeId, time_ms: int) -> int:
+        """See StripeStore."""
+        state = self._state(stripe)
+
+        def find() -> int:
+            with self._lock:
+                return find_time(state, state.stripe.head, state.stripe.tail, time_ms)
+
+        return await self._off_loop(find)
+
+    async def subscribe(self, stripe: StripeId, subscription: str, start: Start) -> int:
+        """See StripeStore."""
+        state = self._state(stripe)
+        db = state.env.db
+
+        def edit(txn: Any) -> int:
+            known = txn.get(state.key + subscription.encode(), db=db["subs"])
+            if known is not None:
+                return decode_subscription(known).floor
+            index = state.stripe.subscribe(subscription, start_offset(state.stripe, state, start))
+            number = max(state.numbers.values(), default=-1) + 1
+            state.numbers[subscription] = number
+            record = SubscriptionRecord(number, index.done.floor)
+            txn.put(state.key + subscription.encode(), encode(record), db=db["subs"])
+            return index.done.floor
+
+        def undo() -> None:
+            state.stripe.subscriptions.pop(subscription, None)
+            state.numbers.pop(subscription, None)
+
+        offset: int = await self._submit(state, partial(Change, edit, undo))
+        return offset
+
+    async def unsubscribe(self, stripe: StripeId, subscription: str) -> None:
+        """See StripeStore."""
+        state = self._state(stripe)
+        removed: list[tuple[Index, int]] = []
+
+        def edit(txn: Any) -> None:
+            index = state.stripe.subscriptions.pop(subscription, None)
+            if index is None:
+                return
+            number = state.numbers.pop(subscription)
+            removed.append((index, number))
+            txn.delete(state.key + subscription.encode(), db=state.env.db["subs"])
+            prefix = state.key + NUMBER.pack(number)
+            for name in ("done", "leases"):
+                for key in [key for key, _ in under(txn, state.env.db[name], prefix)]:
+                    txn.delete(key, db=state.env.db[name])
+
+        def undo() -> None:
+            for index, number in removed:
+                state.stripe.subscriptions[subscription] = index
+                state.numbers[subscription] = number
+
+        await self._submit(state, partial(Change, edit, undo))
+
+    async def commit(self, stripe: StripeId, subscription: str, offset: int) -> None:
+        """See StripeStore."""
+        state = self._state(stripe)
+        with self._lock:
+            index = state.stripe.subscription(subscription)
+            index.drop_below(min(offset, state.stripe.tail))
+            self._writer(state).touch(state)
+        await self._submit(state, Barrier)
+
+    async def purge(self, stripe: StripeId) -> int:
+        """See StripeStore."""
+        state = self._state(stripe)
+        with self._lock:
+            count = state.stripe.purge()
+            self._writer(state).touch(state)
+        await self._submit(state, Barrier)
+        return count
+
+    async def trim(self, stripe: StripeId) -> int:
+        """See StripeStore."""
+        state = self._state(stripe)
+        while True:
+            with self._lock:
+                head = state.stripe.head
+                state.expire(self.clock.now_ms())
+                self._writer(state).touch(state)
+            await self._submit(state, Barrier)
+            if state.stripe.head == head:
+                return head
+
+    async def stats(self, stripe: StripeId) -> StripeStats:
+        """See StripeStore."""
+        state = self._state(stripe)
+
+        def stats() -> StripeStats:
+            with self._lock:
+                self._tidy(state)
+                empty = state.stripe.head >= state.stripe.tail
+                oldest_ms = 0 if empty else state.block_at(state.stripe.head).stored_ms
+                return stripe_stats(state.stripe, oldest_ms)
+
+        return await self._off_loop(stats)
+
+    def watch(self, stripe: StripeId) -> Pending[None]:
+        """See StripeStore."""
+        return self._state(stripe).watch
+
+    # -- records --------------------------------------------------------------------------------
+
+    async def get(self, key: str) -> Record | None:
+        """See RecordStore."""
+        with self._lock:
+            return records.get(self._writers["disk"].env, key, self.clock.now_ms())
+
+    async def put(
+        self, key: str, value: bytes, expect: int | None = None, expires_ms: int = 0
+    ) -> Record:
+        """See RecordStore."""
+        edit = records.put_edit(
+            self._writers["disk"].env, key, value, expect, expires_ms, self.clock.now_ms()
+        )
+        record: Record = await self._writers["disk"].submit(partial(Change, edit, None))
+        return record
+
+    async def remove(self, key: str, expect: int | None = None) -> bool:
+        """See RecordStore."""
+        edit = records.remove_edit(self._writers["disk"].env, key, expect, self.clock.now_ms())
+        removed: bool = await self._writers["disk"].submit(partial(Change, edit, None))
+        return removed
+
+    async def scan(self, prefix: str, after: str = "", count_max: int = 1000) -> list[Record]:
+        """See RecordStore."""
+        env, now_ms = self._writers["disk"].env, self.clock.now_ms()
+        with self._lock:
+            return records.scan(env, prefix, after, count_max, now_ms)
+
+    # -- care -----------------------------------------------------------------------------------
+
+    async def compact(self) -> tuple[int, int]:
+        """Give free space back to the disk; everything waits meanwhile. Bytes before and after."""
+        return await self._off_loop(self._compact)
+
+    def _compact(self) -> tuple[int, int]:
+        before = after = 0
+        for writer in self._writers.values():
+            with writer.paused(), self._lock:
+                before += (writer.env.path / "data.mdb").stat().st_size
+                writer.env.compact()
+                after += (writer.env.path / "data.mdb").stat().st_size
+        return before, after
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _state(self, stripe: StripeId) -> StripeState:
+        state = self._states.get(stripe) or self._maybe_state(stripe)
+        if state is None:
+            raise gone(stripe)
+        return state
+
+    def _maybe_state(self, stripe: StripeId) -> StripeState | None:
+        with self._lock:
+            state = self._states.get(stripe) or self._evicted.get(stripe)
+            if state is not None and not state.deleted:
+                self._states[stripe] = state
+                return state
+            for writer in self._writers.values():
+                state = load(stripe, writer.env, self._cache, self._random)
+                if state is not None:
+                    self._evict()
+                    self._states[stripe] = state
+                    return state
+        return None
+
+    def _evict(self) -> None:
+        """Make room for one more loaded stripe by dropping some that have nothing to write."""
+        if len(self._states) < limits.STRIPES_LOADED_MAX:
+            return
+        dirty = {state for writer in self._writers.values() for state in writer.dirty}
+        idle = [key for key, state in self._states.items() if state not in dirty]
+        for key in idle[: len(self._states) // 4]:
+            state = self._states.pop(key)
+            self._evicted[key] = state
+            state.announce()
+
+    def _writer(self, state: StripeState) -> Writer:
+        return self._writers[state.env.durability]
+
+    def _submit(self, state: StripeState, make: Any) -> Pending[Any]:
+        return self._writer(state).submit(make)
+
+    def _tidy(self, state: StripeState) -> None:
+        """Apply retention before an answer that would show what it drops."""
+        if state.expire(self.clock.now_ms()):
+            self._writer(state).touch(state)
+
+    def _sweep(self, writer: Writer) -> None:
+        """Apply retention and replay windows to loaded stripes that nobody uses."""
+        with self._lock:
+            now_ms = self.clock.now_ms()
+            for state in self._states.values():
+                if state.env is writer.env and not state.deleted:
+                    expired = state.expire(now_ms)
+                    if expired or state.stripe.trim_offset(now_ms) >= max(state.head_end, 1):
+                        writer.dirty.add(state)
+
+    async def _off_loop(self, read: Callable[[], T]) -> T:
+        """Run a read that may touch the disk: here for a synchronous caller, else in a thread."""
+        if not on_event_loop():
+            return read()
+        if self._readers is None:
+            self._readers = ThreadPoolExecutor(_READ_THREADS, "ringdove-reader")
+        pending: Pending[T] = Pending()
+
+        def work() -> None:
+            try:
+                pending.resolve(read())
+            except BaseException as error:  # noqa: BLE001  delivered to whoever awaits
+                pending.fail(error)
+
+        self._readers.submit(work)
+        return await pending

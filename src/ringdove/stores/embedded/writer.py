@@ -1,0 +1,415 @@
+"""Group commit: everything that waits is written in one transaction, synced once, then answered.
+
+Operations queue up while a commit is under way; whoever comes next takes them all. A synchronous
+caller that waits becomes that leader itself (pending.py), so a lone caller pays for no thread
+switch; for callers on an event loop, and for leases that nobody waits for, a writer thread leads.
+One lock, `_turn`, makes sure there is one leader at a time.
+
+A commit has four steps. *Apply* runs under the store's lock: offsets are given, repetitions judged,
+changed index entries collected. *Write* puts it all into the LMDB transaction and *commit* syncs
+it, both without the lock, so receivers go on meanwhile. *Publish* makes the new tail visible and
+answers. Nobody sees a message before it is as durable as promised. If anything fails before
+publishing, nothing has happened: appended blocks were never visible, and collected index changes
+are put back for the next commit.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import lmdb
+
+from ringdove import limits
+from ringdove.core.block import base_of
+from ringdove.errors import ConnectionClosed, RingdoveError, StoreFull, StoreUnavailable
+from ringdove.pending import Pending
+from ringdove.stores.base import STRIPE_KEY_BYTES
+from ringdove.stores.embedded.append import Append, apply_append
+from ringdove.stores.embedded.environment import translated
+from ringdove.stores.embedded.state import (
+    NUMBER,
+    OFFSET,
+    TAIL,
+    BlockCache,
+    StripeState,
+    SubscriptionRecord,
+    encode,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ringdove.clock import Clock
+    from ringdove.core.block import Block
+    from ringdove.core.index import Index, IndexChanges
+    from ringdove.stores.embedded.environment import Directory, Environment
+
+
+class Change:
+    """A rare operation that edits the databases itself, such as creating a stripe."""
+
+    __slots__ = ("edit", "pending", "result", "undo")
+
+    def __init__(
+        self, edit: Callable[[Any], Any], undo: Callable[[], None] | None, pending: Pending[Any]
+    ) -> None:
+        #: Runs in the transaction, under the store's lock. May raise a RingdoveError before it has
+        #: written anything.
+        self.edit = edit
+        #: Takes back what `edit` did to memory, if the commit fails.
+        self.undo = undo
+        self.pending = pending
+        self.result: Any = None
+
+
+class Barrier:
+    """Waits until every index change made so far is as durable as an append."""
+
+    __slots__ = ("pending",)
+
+    def __init__(self, pending: Pending[None]) -> None:
+        self.pending = pending
+
+
+Operation = Append | Change | Barrier
+
+
+class Growth:
+    """What a commit adds to and takes from one stripe's log."""
+
+    __slots__ = ("blocks", "head", "head_end", "nbytes", "tail", "trim_left", "trim_offset")
+
+    def __init__(self, tail: int) -> None:
+        self.tail = tail
+        self.nbytes = 0
+        self.blocks: list[Block] = []
+        #: Blocks below it go; 0 when none do. `trim_left` when some had to stay for the next
+        #: commit.
+        self.trim_offset = 0
+        self.trim_left = False
+        #: First offset stored and end of its block, after trimming.
+        self.head = 0
+        self.head_end = 0
+
+
+class Writer:
+    """The group commit of one environment."""
+
+    def __init__(
+        self,
+        env: Environment,
+        directory: Directory,
+        clock: Clock,
+        lock: threading.RLock,
+        cache: BlockCache,
+    ) -> None:
+        self.env = env
+        self.clock = clock
+        #: The store's lock, which guards all stripe states.
+        self.lock = lock
+        self.cache = cache
+        #: Stripes with changes to write or blocks to trim, and deleted ones to clean up.
+        self.dirty: set[StripeState] = set()
+        self.graves: list[bytes] = []
+        #: Set by the owner: called now and then from the writer thread.
+        self.on_sweep: Callable[[], None] = _nothing
+        self._directory = directory
+        self._queue: deque[Operation] = deque()
+        self._turn = threading.Lock()
+        self._wake = threading.Event()
+        self._asleep = False
+        self._closed = False
+        self._failed: RingdoveError | None = None
+        self._thread = threading.Thread(
+            target=self._loop, name=f"ringdove-writer-{env.durability}", daemon=True
+        )
+        self._thread.start()
+
+    def submit(self, make: Callable[[Pending[Any]], Operation]) -> Pending[Any]:
+        """Queue an operation; its pending is done when it is committed, or has failed."""
+        pending: Pending[Any] = Pending(self._lead, self._wake.set)
+        if self._closed:
+            pending.fail(ConnectionClosed("The store has been closed."))
+        elif self._failed is not None:
+            pending.fail(self._failed)
+        else:
+            self._queue.append(make(pending))
+        return pending
+
+    def touch(self, state: StripeState) -> None:
+        """Note that a stripe has changes that the next commit should take along."""
+        self.dirty.add(state)
+        if self._asleep:
+            self._wake.set()
+
+    def close(self) -> None:
+        """Commit everything queued and changed, then stop."""
+        self._closed = True
+        self._wake.set()
+        self._thread.join()
+        with self._turn:
+            self._commit_queue()
+            while self.dirty and self._failed is None:
+                if not self._commit_queue():
+                    break
+
+    def paused(self) -> threading.Lock:
+        """The lock that keeps commits away, for replacing the environment."""
+        return self._turn
+
+    # -- leading --------------------------------------------------------------------------------
+
+    def _lead(self, pending: Pending[Any]) -> None:
+        """Commit for everybody, in the thread of one who waits."""
+        while not pending.done:
+            with self._turn:
+                if not pending.done:
+                    self._commit_queue()
+
+    def _loop(self) -> None:
+        idle_rounds = 0
+        swept_s = time.monotonic()
+        while not self._closed:
+            self._asleep = idle_rounds > _IDLE_ROUNDS
+            wait_ms = limits.RETENTION_CHECK_MS if self._asleep else limits.LEASE_FLUSH_MS
+            woken = self._wake.wait(wait_ms / 1000)
+            self._wake.clear()
+            if self._queue or self.dirty or self.graves:
+                idle_rounds = 0
+                with self._turn:
+                    committed = self._commit_queue()
+                if not committed and not woken:
+                    time.sleep(_RETRY_S)
+            else:
+                idle_rounds += 1
+            if time.monotonic() - swept_s > limits.RETENTION_CHECK_MS / 1000:
+                swept_s = time.monotonic()
+                self.on_sweep()
+                self._directory.hold_reserve()
+
+    def _commit_queue(self) -> bool:
+        """Take what is queued, up to a limit, and commit it; False when the disk said no."""
+        operations: list[Operation] = []
+        nbytes = 0
+        while self._queue and nbytes < limits.COMMIT_BYTES_MAX:
+            operation = self._queue.popleft()
+            operations.append(operation)
+            if isinstance(operation, Append):
+                nbytes += operation.nbytes
+        if not operations and not self.dirty and not self.graves:
+            return True
+        error = self._commit(operations)
+        if error is None:
+            return True
+        if isinstance(error, StoreFull):
+            return self._commit_without_appends(operations, error)
+        self._failed = error
+        for operation in operations:
+            operation.pending.fail(error)
+        return False
+
+    def _commit_without_appends(self, operations: list[Operation], error: StoreFull) -> bool:
+        """The disk is full: refuse the appends, and spend the reserve on the rest."""
+        rest: list[Operation] = [op for op in operations if not isinstance(op, Append)]
+        for operation in operations:
+            if isinstance(operation, Append):
+                operation.pending.fail(error)
+        second: RingdoveError | None = error
+        if rest or self.dirty:
+            second = self._commit(rest)
+            if isinstance(second, StoreFull) and self._directory.free_reserve():
+                second = self._commit(rest)
+        if second is not None:
+            for operation in rest:
+                operation.pending.fail(second)
+        return second is None
+
+    def _commit(self, operations: list[Operation]) -> RingdoveError | None:
+        commit = GroupCommit(self, operations)
+        try:
+            txn = self.env.lmdb.begin(write=True, buffers=True)
+            try:
+                with self.lock:
+                    commit.apply(txn)
+                commit.write(txn)
+                txn.commit()
+            except BaseException:
+                txn.abort()
+                raise
+        except lmdb.Error as error:
+            commit.put_back()
+            return translated(error, self.env.path)
+        except RingdoveError as error:
+            commit.put_back()
+            return error
+        except Exception as error:  # noqa: BLE001  a leader must answer everybody
+            commit.put_back()
+            failure = StoreUnavailable(f"The store in {self.env.path} failed: {error!r}.")
+            failure.__cause__ = error
+            return failure
+        commit.publish()
+        return None
+
+
+class GroupCommit:
+    """One transaction on behalf of many."""
+
+    def __init__(self, writer: Writer, operations: list[Operation]) -> None:
+        self._writer = writer
+        self._db = writer.env.db
+        self._operations = operations
+        self._now_ms = writer.clock.now_ms()
+        self._growth: dict[StripeState, Growth] = {}
+        self._changes: list[tuple[StripeState, str, Index, IndexChanges]] = []
+        self._touched: set[StripeState] = set()
+        self._applied: list[Change] = []
+        self._refused: list[tuple[Operation, RingdoveError]] = []
+
+    def apply(self, txn: Any) -> None:
+        """Decide everything, under the store's lock."""
+        for operation in self._operations:
+            try:
+                if isinstance(operation, Append):
+                    growth = self._growth_of(operation.state)
+                    apply_append(operation, growth, txn, self._db, self._now_ms)
+                elif isinstance(operation, Change):
+                    operation.result = operation.edit(txn)
+                    self._applied.append(operation)
+            except RingdoveError as refusal:
+                self._refused.append((operation, refusal))
+        self._touched, self._writer.dirty = self._writer.dirty, set()
+        for state in self._touched | self._growth.keys():
+            if state.deleted:
+                continue
+            for name, index in state.stripe.subscriptions.items():
+                changes = index.changes()
+                if changes is not None:
+                    self._changes.append((state, name, index, changes))
+            trim_offset = state.stripe.trim_offset(self._now_ms)
+            if trim_offset > state.stripe.head and trim_offset >= state.head_end:
+                self._growth_of(state).trim_offset = trim_offset
+
+    def write(self, txn: Any) -> None:
+        """Put what was decided into the transaction, without the lock."""
+        db = self._db
+        for state, growth in self._growth.items():
+            for block in growth.blocks:
+                txn.put(state.key + OFFSET.pack(block.end - 1), block.buffer, db=db["log"])
+            if growth.trim_offset:
+                self._trim(txn, state, growth)
+            nbytes = state.stripe.nbytes + growth.nbytes
+            txn.put(state.key, TAIL.pack(growth.tail, nbytes), db=db["tails"])
+        for state, name, _, changes in self._changes:
+            self._write_index(txn, state, name, changes)
+        self._bury(txn)
+        txn.put(b"clock", OFFSET.pack(self._now_ms), db=db["meta"])
+
+    def publish(self) -> None:
+        """Show what is now durable, and answer."""
+        writer = self._writer
+        with writer.lock:
+            for state, growth in self._growth.items():
+                stripe = state.stripe
+                stripe.tail = growth.tail
+                stripe.nbytes += growth.nbytes
+                if growth.trim_offset:
+                    stripe.head, state.head_end = growth.head, growth.head_end
+                if growth.trim_left:
+                    writer.dirty.add(state)
+                for block in growth.blocks:
+                    writer.cache.add(state.id, block)
+        for operation, refusal in self._refused:
+            operation.pending.fail(refusal)
+        for operation in self._operations:
+            if not operation.pending.done:
+                operation.pending.resolve(_answer(operation))
+        for state, growth in self._growth.items():
+            if growth.blocks:
+                state.announce()
+
+    def put_back(self) -> None:
+        """Nothing was written: have the next commit try the index changes again."""
+        with self._writer.lock:
+            for change in reversed(self._applied):
+                if change.undo is not None:
+                    change.undo()
+            for _, _, index, changes in self._changes:
+                index.put_back(changes)
+            self._writer.dirty |= self._touched | {state for state, _, _, _ in self._changes}
+
+    def _growth_of(self, state: StripeState) -> Growth:
+        growth = self._growth.get(state)
+        if growth is None:
+            growth = self._growth[state] = Growth(state.stripe.tail)
+        return growth
+
+    def _write_index(self, txn: Any, state: StripeState, name: str, changes: IndexChanges) -> None:
+        db = self._db
+        number = state.numbers[name]
+        prefix = state.key + NUMBER.pack(number)
+        record = SubscriptionRecord(number, changes.floor)
+        txn.put(state.key + name.encode(), encode(record), db=db["subs"])
+        for lo, hi in changes.done.items():
+            if hi is None:
+                txn.delete(prefix + OFFSET.pack(lo), db=db["done"])
+            else:
+                txn.put(prefix + OFFSET.pack(lo), OFFSET.pack(hi), db=db["done"])
+        for token, runs in changes.leases.items():
+            if runs is None:
+                txn.delete(prefix + OFFSET.pack(token), db=db["leases"])
+            else:
+                txn.put(prefix + OFFSET.pack(token), encode(runs), db=db["leases"])
+
+    def _trim(self, txn: Any, state: StripeState, growth: Growth) -> None:
+        """Delete blocks that nobody needs, a bounded number; the rest goes with the next commit."""
+        cursor = txn.cursor(self._db["log"])
+        found = cursor.set_range(state.key)
+        left = limits.TRIM_BLOCKS_PER_COMMIT_MAX
+        while found and (key := bytes(cursor.key())).startswith(state.key):
+            end = OFFSET.unpack_from(key, STRIPE_KEY_BYTES)[0] + 1
+            value = cursor.value()
+            base = base_of(value)
+            growth.trim_left = end <= growth.trim_offset and not left
+            if end > growth.trim_offset or not left:
+                growth.head, growth.head_end = base, end
+                return
+            growth.nbytes -= len(value)
+            self._writer.cache.remove((state.id, base))
+            found = cursor.delete() and cursor.key()
+            left -= 1
+        growth.head, growth.head_end = growth.tail, 0
+
+    def _bury(self, txn: Any) -> None:
+        """Remove what is left of deleted stripes, a bounded amount."""
+        left = limits.TRIM_BLOCKS_PER_COMMIT_MAX
+        while self._writer.graves and left > 0:
+            key = self._writer.graves[-1]
+            for name in ("log", "done", "leases", "producers", "ids", "id_times"):
+                cursor = txn.cursor(self._db[name])
+                found = cursor.set_range(key)
+                while found and left > 0 and bytes(cursor.key()).startswith(key):
+                    found = cursor.delete() and cursor.key()
+                    left -= 1
+            if left > 0:
+                txn.delete(key, db=self._db["graves"])
+                self._writer.graves.pop()
+
+
+def _answer(operation: Operation) -> Any:
+    if isinstance(operation, Append):
+        return operation.answers
+    return operation.result if isinstance(operation, Change) else None
+
+
+def _nothing() -> None:
+    """Stand in for a sweep that nobody set."""
+
+
+#: Rounds without work after which the writer thread sleeps until woken.
+_IDLE_ROUNDS = 5
+
+#: Seconds between attempts while the disk is full and nobody waits.
+_RETRY_S = 0.5

@@ -1,0 +1,106 @@
+"""What the stores that run in this process share: how a call is carried out on a stripe's state."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from ringdove.core.stripe import Stripe, find_time
+from ringdove.errors import ClientError, RecordConflict
+from ringdove.stores.base import Claim, Record, Start, StripeStats, SubscriptionStats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ringdove.core.block import Block
+    from ringdove.core.index import Index, Source
+
+
+def make_token() -> int:
+    """A lease token: 63 random bits that cannot be guessed, never 0."""
+    return secrets.randbits(63) | 1
+
+
+def settle(
+    stripe: Stripe,
+    subscription: str,
+    claims: Sequence[Claim],
+    now_ms: int,
+    act: Callable[[Index, Claim, int], int],
+) -> list[int | ClientError]:
+    """Apply `act` to each claim; one that is refused does not stop the others."""
+    index = stripe.subscription(subscription)
+    answers: list[int | ClientError] = []
+    for claim in claims:
+        try:
+            stripe.check_epoch(claim.epoch)
+            answers.append(act(index, claim, now_ms))
+        except ClientError as refusal:
+            answers.append(refusal)
+    return answers
+
+
+def read_blocks(
+    source: Source, offset: int, tail: int, messages_max: int, bytes_max: int
+) -> list[Block]:
+    """Blocks from `offset` up to the limits, at least one if there is any."""
+    blocks: list[Block] = []
+    while offset < tail and messages_max > 0 and (bytes_max > 0 or not blocks):
+        block = source.block_at(offset)
+        start = max(offset, block.base)
+        block = block.slice(start - block.base, min(block.count, start - block.base + messages_max))
+        blocks.append(block)
+        messages_max -= block.count
+        bytes_max -= block.nbytes
+        offset = block.end
+    return blocks
+
+
+def start_offset(stripe: Stripe, source: Source, start: Start) -> int:
+    """The offset at which a new subscription begins."""
+    if start.kind == "latest":
+        return stripe.tail
+    if start.kind == "offset":
+        return start.value
+    if start.kind == "time":
+        return find_time(source, stripe.head, stripe.tail, start.value)
+    return stripe.head
+
+
+def stripe_stats(stripe: Stripe, oldest_ms: int) -> StripeStats:
+    """The statistics of a stripe from its state."""
+    return StripeStats(
+        stripe.epoch,
+        stripe.head,
+        stripe.tail,
+        stripe.nbytes,
+        oldest_ms,
+        [
+            SubscriptionStats(
+                name, index.done.floor, index.waiting(stripe.tail), index.leased, index.delayed
+            )
+            for name, index in sorted(stripe.subscriptions.items())
+        ],
+    )
+
+
+def live(record: Record | None, now_ms: int) -> Record | None:
+    """The record, unless it has expired."""
+    if record is not None and record.expires_ms and record.expires_ms <= now_ms:
+        return None
+    return record
+
+
+def check_expected(current: Record | None, key: str, expect: int | None) -> None:
+    """Raise RecordConflict unless the record has the expected version (0: must not exist)."""
+    version = current.version if current else 0
+    if expect is not None and expect != version:
+        raise RecordConflict(f"Record {key!r} has version {version}, not {expect}: read it again.")
+
+
+def next_record(
+    current: Record | None, key: str, value: bytes, expect: int | None, expires_ms: int
+) -> Record:
+    """The record that a put writes."""
+    check_expected(current, key, expect)
+    return Record(key, value, (current.version if current else 0) + 1, expires_ms)

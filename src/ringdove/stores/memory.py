@@ -1,0 +1,333 @@
+"""The memory store: the readable reference.
+
+Everything is in dictionaries and lists of this process and is gone with it. Every operation
+finishes without waiting, so it is atomic by construction. Tests hold the other stores against this
+one; users get it with the URL `memory:`.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from ringdove.clock import Clock, SystemClock
+from ringdove.core.dedup import Appended, ProducerState, Segment, judge
+from ringdove.core.stripe import DEFAULT_SUBSCRIPTION, Stripe, cut, find_time
+from ringdove.errors import ClientError, LimitExceeded, QueueNotFound
+from ringdove.limits import PRODUCERS_MAX
+from ringdove.pending import Pending
+from ringdove.stores.base import (
+    Claim,
+    Delivered,
+    Delivery,
+    Record,
+    Start,
+    StripeId,
+    StripeStats,
+)
+from ringdove.stores.local import (
+    check_expected,
+    live,
+    make_token,
+    next_record,
+    read_blocks,
+    settle,
+    start_offset,
+    stripe_stats,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ringdove.core.block import Block
+    from ringdove.core.index import Index
+    from ringdove.core.settings import QueueSettings
+
+
+class _MemoryStripe:
+    """One stripe: its state, its blocks in order, and what it remembers of senders."""
+
+    def __init__(self, stripe: Stripe) -> None:
+        self.stripe = stripe
+        self.blocks: list[Block] = []
+        self.ends: list[int] = []
+        self.producers: dict[bytes, ProducerState] = {}
+        #: Offset and time by message id, in the order they came.
+        self.message_ids: dict[bytes, tuple[int, int]] = {}
+        self.watch: Pending[None] = Pending()
+
+    def block_at(self, offset: int) -> Block:
+        return self.blocks[bisect_right(self.ends, offset)]
+
+    def add(self, block: Block) -> None:
+        self.blocks.append(block)
+        self.ends.append(block.end)
+        self.stripe.tail = block.end
+        self.stripe.nbytes += block.nbytes
+
+    def tidy(self, now_ms: int) -> None:
+        """Expire by retention, then trim what nobody needs."""
+        stripe = self.stripe
+        stripe.expire(self, now_ms)
+        gone = bisect_right(self.ends, stripe.trim_offset(now_ms))
+        stripe.nbytes -= sum(block.nbytes for block in self.blocks[:gone])
+        del self.blocks[:gone]
+        del self.ends[:gone]
+        stripe.head = self.blocks[0].base if self.blocks else stripe.tail
+
+    def announce(self) -> None:
+        watch, self.watch = self.watch, Pending()
+        watch.resolve(None)
+
+
+class MemoryStore:
+    """See `ringdove.stores.base.Store` for the contract."""
+
+    def __init__(self, clock: Clock | None = None, seed: int | None = None) -> None:
+        self.clock: Clock = clock or SystemClock()
+        self._random = random.Random(seed)
+        self._stripes: dict[StripeId, _MemoryStripe] = {}
+        self._records: dict[str, Record] = {}
+
+    async def close(self) -> None:
+        """Nothing to finish."""
+
+    # -- stripes --------------------------------------------------------------------------------
+
+    async def create(self, stripe: StripeId, settings: QueueSettings, version: int) -> None:
+        """See StripeStore."""
+        if stripe not in self._stripes:
+            state = Stripe(settings, version, make_token, self._random)
+            state.subscribe(DEFAULT_SUBSCRIPTION, 0)
+            self._stripes[stripe] = _MemoryStripe(state)
+
+    async def configure(self, stripe: StripeId, settings: QueueSettings, version: int) -> None:
+        """See StripeStore."""
+        self._get(stripe).stripe.configure(settings, version)
+
+    async def delete(self, stripe: StripeId) -> None:
+        """See StripeStore."""
+        self._stripes.pop(stripe, None)
+
+    async def append(
+        self, stripe: StripeId, segments: Sequence[Segment], version: int
+    ) -> list[Appended | ClientError]:
+        """See StripeStore."""
+        state = self._get(stripe, version)
+        state.stripe.make_room(sum(s.block.nbytes for s in segments), state)
+        answers = [self._append_one(state, segment) for segment in segments]
+        state.tidy(self.clock.now_ms())
+        state.announce()
+        return answers
+
+    def _append_one(self, state: _MemoryStripe, segment: Segment) -> Appended | ClientError:
+        now_ms = self.clock.now_ms()
+        base = state.stripe.tail
+        if segment.producer is not None:
+            known = state.producers.get(segment.producer)
+            try:
+                repetition = judge(known, segment)
+            except ClientError as refusal:
+                return refusal
+            if repetition is not None:
+                return repetition
+            if known is None and not self._room_for_producer(state, now_ms):
+                return LimitExceeded(f"The stripe remembers {PRODUCERS_MAX} producers, the most.")
+            state.producers[segment.producer] = ProducerState(
+                segment.sequence + segment.span, segment.sequence, base, now_ms
+            )
+        if segment.message_id is not None:
+            self._forget_ids(state, now_ms)
+            if segment.message_id in state.message_ids:
+                return Appended(state.message_ids[segment.message_id][0], duplicate=True)
+            state.message_ids[segment.message_id] = (base, now_ms)
+        state.add(segment.block.stamp(base, now_ms))
+        return Appended(base)
+
+    def _room_for_producer(self, state: _MemoryStripe, now_ms: int) -> bool:
+        if len(state.producers) < PRODUCERS_MAX:
+            return True
+        expired_ms = now_ms - state.stripe.settings.retention_ms
+        state.producers = {k: p for k, p in state.producers.items() if p.seen_ms > expired_ms}
+        return len(state.producers) < PRODUCERS_MAX
+
+    def _forget_ids(self, state: _MemoryStripe, now_ms: int) -> None:
+        while state.message_ids:
+            oldest = next(iter(state.message_ids))
+            if state.message_ids[oldest][1] + state.stripe.settings.dedup_ms > now_ms:
+                return
+            del state.message_ids[oldest]
+
+    async def lease(
+        self,
+        stripe: StripeId,
+        subscription: str,
+        want: int,
+        lease_ms: int,
+        spread: int,
+        version: int,
+    ) -> Delivery:
+        """See StripeStore."""
+        state = self._get(stripe, version)
+        now_ms = self.clock.now_ms()
+        state.tidy(now_ms)
+        index = state.stripe.subscription(subscription)
+        tail = state.stripe.tail
+        leased = index.lease(want, now_ms, lease_ms, state, tail, spread)
+        return Delivery(
+            state.stripe.epoch,
+            [Delivered(run, cut(state, run.lo, run.hi)) for run in leased.runs],
+            [Delivered(run, cut(state, run.lo, run.hi)) for run in leased.dead],
+            leased.more,
+            None if leased.runs or leased.dead else index.due_ms(now_ms, tail),
+        )
+
+    async def acknowledge(
+        self, stripe: StripeId, subscription: str, claims: Sequence[Claim], version: int
+    ) -> list[int | ClientError]:
+        """See StripeStore."""
+        return self._settle(
+            stripe,
+            subscription,
+            claims,
+            version,
+            lambda index, c, now_ms: index.acknowledge(c.token, c.lo, c.hi, now_ms),
+        )
+
+    async def extend(
+        self,
+        stripe: StripeId,
+        subscription: str,
+        claims: Sequence[Claim],
+        lease_ms: int,
+        version: int,
+    ) -> list[int | ClientError]:
+        """See StripeStore."""
+        return self._settle(
+            stripe,
+            subscription,
+            claims,
+            version,
+            lambda index, c, now_ms: index.extend(c.token, c.lo, c.hi, now_ms + lease_ms, now_ms),
+        )
+
+    async def release(
+        self,
+        stripe: StripeId,
+        subscription: str,
+        claims: Sequence[Claim],
+        delay_ms: int | None,
+        version: int,
+    ) -> list[int | ClientError]:
+        """See StripeStore."""
+        return self._settle(
+            stripe,
+            subscription,
+            claims,
+            version,
+            lambda index, c, now_ms: index.release(c.token, c.lo, c.hi, delay_ms, now_ms),
+        )
+
+    def _settle(
+        self,
+        stripe: StripeId,
+        subscription: str,
+        claims: Sequence[Claim],
+        version: int,
+        act: Callable[[Index, Claim, int], int],
+    ) -> list[int | ClientError]:
+        state = self._get(stripe, version)
+        answers = settle(state.stripe, subscription, claims, self.clock.now_ms(), act)
+        state.tidy(self.clock.now_ms())
+        state.announce()
+        return answers
+
+    async def read(
+        self, stripe: StripeId, offset: int, messages_max: int, bytes_max: int
+    ) -> list[Block]:
+        """See StripeStore."""
+        state = self._get(stripe)
+        state.tidy(self.clock.now_ms())
+        state.stripe.check_readable(offset)
+        return read_blocks(state, offset, state.stripe.tail, messages_max, bytes_max)
+
+    async def find(self, stripe: StripeId, time_ms: int) -> int:
+        """See StripeStore."""
+        state = self._get(stripe)
+        return find_time(state, state.stripe.head, state.stripe.tail, time_ms)
+
+    async def subscribe(self, stripe: StripeId, subscription: str, start: Start) -> int:
+        """See StripeStore."""
+        state = self._get(stripe)
+        index = state.stripe.subscriptions.get(subscription)
+        if index is None:
+            index = state.stripe.subscribe(subscription, start_offset(state.stripe, state, start))
+        return index.done.floor
+
+    async def unsubscribe(self, stripe: StripeId, subscription: str) -> None:
+        """See StripeStore."""
+        self._get(stripe).stripe.subscriptions.pop(subscription, None)
+
+    async def commit(self, stripe: StripeId, subscription: str, offset: int) -> None:
+        """See StripeStore."""
+        state = self._get(stripe)
+        index = state.stripe.subscription(subscription)
+        index.drop_below(min(offset, state.stripe.tail))
+        state.tidy(self.clock.now_ms())
+
+    async def purge(self, stripe: StripeId) -> int:
+        """See StripeStore."""
+        state = self._get(stripe)
+        count = state.stripe.purge()
+        state.tidy(self.clock.now_ms())
+        return count
+
+    async def trim(self, stripe: StripeId) -> int:
+        """See StripeStore."""
+        state = self._get(stripe)
+        state.tidy(self.clock.now_ms())
+        return state.stripe.head
+
+    async def stats(self, stripe: StripeId) -> StripeStats:
+        """See StripeStore."""
+        state = self._get(stripe)
+        state.tidy(self.clock.now_ms())
+        return stripe_stats(state.stripe, state.blocks[0].stored_ms if state.blocks else 0)
+
+    def watch(self, stripe: StripeId) -> Pending[None]:
+        """See StripeStore."""
+        return self._get(stripe).watch
+
+    def _get(self, stripe: StripeId, version: int = 0) -> _MemoryStripe:
+        state = self._stripes.get(stripe)
+        if state is None:
+            raise QueueNotFound(f"There is no stripe {stripe}; its queue was deleted.")
+        state.stripe.check_version(version)
+        return state
+
+    # -- records --------------------------------------------------------------------------------
+
+    async def get(self, key: str) -> Record | None:
+        """See RecordStore."""
+        return live(self._records.get(key), self.clock.now_ms())
+
+    async def put(
+        self, key: str, value: bytes, expect: int | None = None, expires_ms: int = 0
+    ) -> Record:
+        """See RecordStore."""
+        record = next_record(await self.get(key), key, value, expect, expires_ms)
+        self._records[key] = record
+        return record
+
+    async def remove(self, key: str, expect: int | None = None) -> bool:
+        """See RecordStore."""
+        check_expected(await self.get(key), key, expect)
+        return self._records.pop(key, None) is not None
+
+    async def scan(self, prefix: str, after: str = "", count_max: int = 1000) -> list[Record]:
+        """See RecordStore."""
+        now_ms = self.clock.now_ms()
+        keys = sorted(k for k in self._records if k.startswith(prefix) and k > after)
+        found = (live(self._records[key], now_ms) for key in keys)
+        return [record for record in found if record is not None][:count_max]

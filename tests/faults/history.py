@@ -1,0 +1,416 @@
+"""An independent judge of what a store did before and after a crash.
+
+The process under test writes down what it is about to do and what came back, one event per line, each
+with one `os.write`, so that a SIGKILL loses nothing that was written. `Ledger` follows such a history
+and knows at any moment what a store has promised; `check` holds a reopened store against it. Neither
+uses anything of the store but its public calls, and message bodies are a function of the operation's
+number, so every byte that comes back can be verified without having been stored elsewhere.
+
+What is checked, in the words of stores/base.py: nothing acknowledged or ever delivered is lost or
+changed (I1), nothing is in two live leases (I3), nothing whose acknowledge returned is delivered again
+(I4), nothing goes before it is done (I6), no offset is reused and there is no gap (I7), no message is
+stored twice (M2), an append that never returned is there as a whole or not at all, and what is neither
+done nor on its way to be is deliverable (I2).
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ringdove.clock import ManualClock
+from ringdove.core.block import Block
+from ringdove.limits import LEASE_MESSAGES_MAX
+from ringdove.pending import run
+from ringdove.stores.base import Claim, Store, StripeId
+
+#: How long workloads lease: longer than any process under test lives, so that no lease ends by itself.
+LEASE_MS = 60_000
+
+Stripe = tuple[int, int, int]
+
+
+class Event(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Something that a process under test did."""
+
+
+class Opened(Event, frozen=True):
+    """The store is open and its queues are there."""
+
+
+class Sending(Event, frozen=True):
+    """Before an append: the sizes of its bodies, by segment, and its place in a producer's sequence."""
+
+    op: int
+    stripe: Stripe
+    sizes: list[list[int]]
+    producer: str = ""
+    sequence: int = 0
+
+
+class Sent(Event, frozen=True):
+    """An append returned; `bases` are the offsets of its segments, -1 where the store forgot them."""
+
+    op: int
+    bases: list[int]
+
+
+class Refused(Event, frozen=True):
+    """An append failed with the promise that nothing was stored."""
+
+    op: int
+
+
+class Leased(Event, frozen=True):
+    """A lease returned messages from offset `lo` on."""
+
+    stripe: Stripe
+    subscription: str
+    lo: int
+    digests: list[str]
+
+
+class Acknowledging(Event, frozen=True):
+    """Before an acknowledge: [lo, hi) may be done from now on."""
+
+    stripe: Stripe
+    subscription: str
+    lo: int
+    hi: int
+
+
+class Acknowledged(Event, frozen=True):
+    """An acknowledge returned: [lo, hi) is done for good."""
+
+    stripe: Stripe
+    subscription: str
+    lo: int
+    hi: int
+
+
+class Releasing(Event, frozen=True):
+    """Before a release: [lo, hi) may be leased again."""
+
+    stripe: Stripe
+    subscription: str
+    lo: int
+    hi: int
+
+
+class Crash(Event, frozen=True):
+    """The process is gone, and its leases with it."""
+
+
+class Trouble(Event, frozen=True):
+    """Something happened that never should, in words."""
+
+    text: str
+
+
+AnyEvent = (
+    Opened | Sending | Sent | Refused | Leased | Acknowledging | Acknowledged | Releasing | Crash
+    | Trouble
+)  # fmt: skip
+_decode = msgspec.json.Decoder(AnyEvent).decode
+
+
+def body(op: int, number: int, size: int) -> bytes:
+    """The body of message `number` of an operation: every eight bytes of it are told from any other's."""
+    seed = blake2b(f"{op} {number}".encode(), digest_size=32).digest()
+    return (seed * (size // len(seed) + 1))[: max(size, 8)]
+
+
+def bodies(sending: Sending) -> list[list[bytes]]:
+    """All bodies of an operation, by segment."""
+    numbers = iter(range(sum(map(len, sending.sizes))))
+    return [[body(sending.op, next(numbers), size) for size in sizes] for sizes in sending.sizes]
+
+
+def digest(content: bytes) -> str:
+    """A short name of a body."""
+    return blake2b(content, digest_size=8).hexdigest()
+
+
+class Diary:
+    """An append-only file of events, which several threads may write."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def __call__(self, event: Event) -> None:
+        """Write one event, whole."""
+        os.write(self._fd, msgspec.json.encode(event) + b"\n")
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._fd)
+
+
+def read_events(path: Path, start: int = 0) -> tuple[list[AnyEvent], int]:
+    """The events from byte `start` on, and where the next call starts. A torn last line is left."""
+    with path.open("rb") as file:
+        file.seek(start)
+        data = file.read()
+    whole = data[: data.rfind(b"\n") + 1]
+    return [_decode(line) for line in whole.splitlines()], start + len(whole)
+
+
+class Reader:
+    """What the history says about one subscription; offsets that were trimmed are forgotten."""
+
+    def __init__(self) -> None:
+        self.live: set[int] = set()
+        self.maybe_done: set[int] = set()
+        self.done: set[int] = set()
+
+
+class Log:
+    """What the history says about one stripe."""
+
+    def __init__(self) -> None:
+        #: Digests by offset of everything acknowledged or seen, from `head` on.
+        self.content: dict[int, str] = {}
+        self.head = 0
+        self.tail = 0
+        self.readers: dict[str, Reader] = {}
+
+
+class Ledger:
+    """Everything that the events so far promise, and every promise they show broken."""
+
+    def __init__(self, stripes: dict[Stripe, list[str]]) -> None:
+        """`stripes` names the subscriptions of each stripe to be judged; others are ignored."""
+        self.faults: list[str] = []
+        self.logs = {stripe: Log() for stripe in stripes}
+        for stripe, names in stripes.items():
+            self.logs[stripe].readers = {name: Reader() for name in names}
+        #: Appends that did not return, those first that began first.
+        self.open: dict[int, Sending] = {}
+        #: Which operation a body belongs to, and where it was seen.
+        self.op_of: dict[str, int] = {}
+        self.places: dict[str, int] = {}
+        #: How often each kind of event was seen, so that a test can show that it tested something.
+        self.counts: dict[str, int] = {}
+        self._of_op: dict[int, list[list[str]]] = {}
+        self._stripe_of: dict[int, Stripe] = {}
+        #: Appends that returned without an offset: they must be somewhere.
+        self._somewhere: set[int] = set()
+
+    def follow(self, events: Iterable[Event]) -> None:
+        """Take further events into account."""
+        for event in events:
+            kind = type(event).__name__
+            self.counts[kind] = self.counts.get(kind, 0) + 1
+            match event:
+                case Sending():
+                    self._sending(event)
+                case Sent():
+                    self._sent(event)
+                case Refused():
+                    self._refused(event)
+                case Leased():
+                    self._leased(event)
+                case Acknowledging() | Acknowledged() | Releasing():
+                    self._settled(event)
+                case Crash():
+                    for log in self.logs.values():
+                        for reader in log.readers.values():
+                            reader.live.clear()
+                case Trouble():
+                    self.faults.append(event.text)
+
+    def _sending(self, event: Sending) -> None:
+        if event.stripe not in self.logs or event.op in self._of_op:
+            return
+        digests = [[digest(content) for content in segment] for segment in bodies(event)]
+        self.open[event.op] = event
+        self._of_op[event.op] = digests
+        self._stripe_of[event.op] = event.stripe
+        self.op_of.update((name, event.op) for segment in digests for name in segment)
+
+    def _sent(self, event: Sent) -> None:
+        if event.op not in self._of_op:
+            return
+        stripe = self._stripe_of[event.op]
+        self.open.pop(event.op, None)
+        for base, segment in zip(event.bases, self._of_op[event.op], strict=True):
+            if base < 0:
+                self._somewhere.add(event.op)
+                continue
+            for offset, name in enumerate(segment, base):
+                self.saw(stripe, offset, name, "acknowledged")
+
+    def _refused(self, event: Refused) -> None:
+        self.open.pop(event.op, None)
+        for segment in self._of_op.get(event.op, []):
+            for name in segment:
+                self.op_of.pop(name, None)
+
+    def saw(self, stripe: Stripe, offset: int, name: str, how: str) -> None:
+        """A body was seen at an offset, where it must stay until it is trimmed."""
+        log = self.logs[stripe]
+        log.tail = max(log.tail, offset + 1)
+        at = self.places.setdefault(name, offset)
+        if at != offset:
+            self.faults.append(f"{how} at {stripe} {offset}, a message is also at {at} (M2)")
+        if name not in self.op_of:
+            self.faults.append(f"{how} at {stripe} {offset} is a body that nobody sent")
+        if offset >= log.head:
+            known = log.content.setdefault(offset, name)
+            if known != name:
+                self.faults.append(
+                    f"{how} at {stripe} {offset} is another message than before (I7)"
+                )
+
+    def _leased(self, event: Leased) -> None:
+        if event.stripe not in self.logs:
+            return
+        log = self.logs[event.stripe]
+        reader = log.readers[event.subscription]
+        for offset, name in enumerate(event.digests, event.lo):
+            where = f"{event.stripe} {offset} to {event.subscription}"
+            self.saw(event.stripe, offset, name, "delivered")
+            if offset in reader.done or offset < log.head:
+                self.faults.append(f"delivered again although acknowledged: {where} (I4)")
+            if offset in reader.live:
+                self.faults.append(f"delivered twice at a time: {where} (I3)")
+            reader.live.add(offset)
+
+    def _settled(self, event: Acknowledging | Acknowledged | Releasing) -> None:
+        if event.stripe not in self.logs:
+            return
+        reader = self.logs[event.stripe].readers[event.subscription]
+        for offset in range(event.lo, event.hi):
+            match event:
+                case Releasing():
+                    reader.live.discard(offset)
+                case Acknowledging():
+                    reader.maybe_done.add(offset)
+                case Acknowledged():
+                    reader.done.add(offset)
+
+    def unfinished(self) -> list[str]:
+        """Appends of which there is a part without the rest, or nothing although they returned."""
+        faults = []
+        for op in [*self.open, *self._somewhere]:
+            found = [name in self.places for segment in self._of_op[op] for name in segment]
+            if any(found) != all(found):
+                faults.append(f"operation {op} is torn: {sum(found)} of {len(found)} messages")
+            if op in self._somewhere and not any(found):
+                faults.append(f"operation {op} was a repetition, but its messages are nowhere (I1)")
+        self._somewhere.clear()
+        return faults
+
+
+def check(ledger: Ledger, store: Store) -> list[str]:
+    """What is wrong with a reopened store, which is left as it was but for the time of its clock."""
+    assert isinstance(store.clock, ManualClock), "the time must be made to pass"
+    store.clock.sleep_ms(LEASE_MS + 1)
+    faults, ledger.faults = ledger.faults, []
+    for stripe, log in ledger.logs.items():
+        try:
+            faults += _check_stripe(ledger, store, stripe, log)
+        except Exception as error:
+            faults.append(f"{stripe} cannot be read: {error!r}")
+    faults += ledger.faults + ledger.unfinished()
+    ledger.faults = []
+    return faults
+
+
+def _check_stripe(ledger: Ledger, store: Store, stripe: Stripe, log: Log) -> list[str]:
+    stats = run(store.stats(StripeId(*stripe)))
+    faults = []
+    if stats.tail < log.tail:
+        faults.append(f"{stripe} ends at {stats.tail}, but {log.tail - 1} was promised (I1)")
+    if stats.head < log.head:
+        faults.append(f"{stripe} starts at {stats.head}, but was trimmed to {log.head}")
+    at = stats.head
+    for block in _blocks(store, stripe, stats.head, stats.tail):
+        if block.base != at:
+            faults.append(f"{stripe} has a gap from {at} to {block.base} (I7)")
+        for offset, content in enumerate(block.bodies(), block.base):
+            ledger.saw(stripe, offset, digest(content), "stored")
+        at = block.end
+    if at != stats.tail:
+        faults.append(f"{stripe} has blocks up to {at}, but says {stats.tail}")
+    names = {subscription.name for subscription in stats.subscriptions}
+    if names != set(log.readers):
+        return [*faults, f"{stripe} has subscriptions {names}, not {set(log.readers)}"]
+    for name, reader in log.readers.items():
+        faults += _check_reader(store, stripe, name, reader, log, stats.head, stats.tail)
+    _forget(log, stats.head)
+    return faults
+
+
+def _blocks(store: Store, stripe: Stripe, at: int, tail: int) -> Iterator[Block]:
+    while at < tail:
+        found = run(store.read(StripeId(*stripe), at, 1_000, 1 << 20))
+        if not found:
+            return
+        yield from found
+        at = found[-1].end
+
+
+def _check_reader(
+    store: Store, stripe: Stripe, name: str, reader: Reader, log: Log, head: int, tail: int
+) -> list[str]:
+    where = f"{stripe} to {name}"
+    delivered = deliverable(store, StripeId(*stripe), name)
+    faults = [
+        f"delivered again although acknowledged: {where}, offset {offset} (I4)"
+        for offset in sorted(delivered.keys() & reader.done)
+    ]
+    faults += [
+        f"delivered as another message: {where}, offset {offset}"
+        for offset, found in delivered.items()
+        if log.content.get(offset) != found
+    ]
+    maybe_done = reader.maybe_done | reader.done
+    faults += [
+        f"trimmed before it was done: {where}, offset {offset} (I6)"
+        for offset in log.content
+        if offset < head and offset not in maybe_done
+    ]
+    missing = [o for o in range(head, tail) if o not in delivered and o not in maybe_done]
+    if missing:
+        faults.append(f"never delivered: {where}, {len(missing)} from offset {missing[0]} on (I2)")
+    return faults
+
+
+def deliverable(store: Store, stripe: StripeId, subscription: str) -> dict[int, str]:
+    """The digests of everything that can be leased, which is released again.
+
+    Several rounds, because the messages of a key that come after leased ones wait for these.
+    """
+    found: dict[int, str] = {}
+    while True:
+        known = len(found)
+        claims: list[Claim] = []
+        more = True
+        while more:
+            delivery = run(store.lease(stripe, subscription, LEASE_MESSAGES_MAX, LEASE_MS, 1, 0))
+            for leased in delivery.runs:
+                lo, hi = leased.run.lo, leased.run.hi
+                claims.append(Claim(delivery.epoch, leased.run.token, lo, hi))
+                contents = (content for block in leased.blocks for content in block.bodies())
+                found.update(zip(range(lo, hi), map(digest, contents), strict=True))
+            more = delivery.more
+        answers: list[Any] = (
+            run(store.release(stripe, subscription, claims, 0, 0)) if claims else []
+        )
+        assert all(isinstance(answer, int) for answer in answers), answers
+        if len(found) == known:
+            return found
+
+
+def _forget(log: Log, head: int) -> None:
+    """Keep nothing about what was trimmed, so that a long history stays cheap to follow."""
+    log.head = max(log.head, head)
+    log.content = {offset: name for offset, name in log.content.items() if offset >= log.head}
+    for reader in log.readers.values():
+        reader.live.clear()
+        reader.done = {offset for offset in reader.done if offset >= log.head}
+        reader.maybe_done = {offset for offset in reader.maybe_done if offset >= log.head}

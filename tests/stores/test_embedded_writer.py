@@ -1,0 +1,298 @@
+"""The embedded store's inside: commits, closing, eviction, and what one bad call may do to others."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ringdove import limits
+from ringdove.clock import ManualClock
+from ringdove.core.dedup import Appended, Segment
+from ringdove.core.settings import QueueSettings
+from ringdove.errors import ClientError, ConnectionClosed, RingdoveError
+from ringdove.pending import run
+from ringdove.stores.base import StripeId
+from ringdove.stores.embedded import EmbeddedStore
+from ringdove.stores.embedded.writer import GroupCommit
+from stores.driver import Driver, block, offsets_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Driver]:
+    clock = ManualClock()
+    store = EmbeddedStore(tmp_path, clock, seed=1)
+    yield Driver(store, clock)
+    run(store.close())
+
+
+def embedded(driver: Driver) -> EmbeddedStore:
+    assert isinstance(driver.store, EmbeddedStore)
+    return driver.store
+
+
+def rows(driver: Driver) -> dict[str, int]:
+    """How many rows each database holds for the driver's stripe."""
+    counts = {}
+    [env] = [env for env in embedded(driver).environments() if env.durability == driver.durability]
+    with env.lmdb.begin() as txn:
+        for name, db in env.db.items():
+            keys = txn.cursor(db).iternext(keys=True, values=False)
+            counts[name] = sum(key.startswith(driver.stripe.key()) for key in keys)
+    return {name: count for name, count in counts.items() if count}
+
+
+# -- one commit for many ----------------------------------------------------------------------------
+
+
+def test_appends_that_wait_together_are_committed_together(driver: Driver) -> None:
+    driver.make()
+    store = embedded(driver)
+    first, second, third = (
+        store.submit_append(driver.stripe, [Segment(block(b"%d" % n), b"p", n)], 0)
+        for n in range(3)
+    )
+    assert third.block()
+    assert first.done
+    assert [p.result() for p in (first, second, third)] == [[Appended(n)] for n in range(3)]
+
+
+def test_a_refused_append_does_not_stop_others_in_its_commit(driver: Driver) -> None:
+    driver.make(bytes_max=2000, body_bytes_max=1000)
+    store = embedded(driver)
+    big = [Segment(block(b"x" * 5000))]
+    pendings = [
+        store.submit_append(driver.stripe, segments, 0)
+        for segments in ([Segment(block(b"a"))], big, [Segment(block(b"b"))])
+    ]
+    assert pendings[-1].block()
+    assert [type(p.error()).__name__ for p in pendings] == ["NoneType", "QueueFull", "NoneType"]
+    assert driver.receive() == [b"a", b"b"]
+
+
+def test_room_is_shared_by_the_appends_of_one_commit(driver: Driver) -> None:
+    size = block(b"x").nbytes
+    driver.make(bytes_max=2 * size, body_bytes_max=1, when_full="drop-oldest")
+    driver.send(b"0")
+    pendings = [
+        embedded(driver).submit_append(driver.stripe, [Segment(block(b"%d" % n))], 0)
+        for n in range(1, 4)
+    ]
+    assert pendings[-1].block()
+    assert driver.stats().nbytes <= 2 * size
+    kept = driver.receive()
+    assert len(kept) == 2
+    assert kept == sorted(kept)
+
+
+def test_a_malformed_producer_is_refused_and_harms_nobody(driver: Driver) -> None:
+    driver.make()
+    refused = embedded(driver).submit_append(
+        driver.stripe, [Segment(block(b"a"), b"p" * 600, 0)], 0
+    )
+    neighbour = embedded(driver).submit_append(driver.stripe, [Segment(block(b"b"))], 0)
+    assert refused.block()
+    assert neighbour.block()
+    assert neighbour.error() is None
+    with pytest.raises(ClientError):
+        raise _refusal(refused)
+    assert driver.receive() == [b"b"]
+
+
+def test_a_malformed_subscription_is_refused_and_harms_nobody(driver: Driver) -> None:
+    driver.make()
+    with pytest.raises(ClientError):
+        driver.subscribe("s" * 600)
+    driver.send(b"a")
+    assert driver.receive() == [b"a"]
+
+
+def test_subscriptions_may_come_and_go_for_ever(driver: Driver) -> None:
+    driver.make()
+    store = embedded(driver)
+    driver.subscribe("0")
+    state = store._state(driver.stripe)
+    with store._lock:
+        state.numbers["0"] = 65_535
+    driver.subscribe("1")
+    driver.count(0, 2)
+    assert driver.finish(sub="1") == [b"0", b"1"]
+
+
+def _refusal(pending: Any) -> BaseException:
+    if pending.error() is not None:
+        return pending.error()
+    [answer] = pending.result()
+    return answer
+
+
+# -- between commit and publication -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["stats", "read", "find", "lease"])
+def test_what_a_commit_has_trimmed_is_not_missed_before_it_is_published(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    driver.make(retention_ms=1000)
+    driver.count(0, 2)
+    leased = driver.take()
+    driver.clock.sleep_ms(999)
+    publish = GroupCommit.publish
+    seen: list[object] = []
+
+    def look_then_publish(commit: GroupCommit) -> None:
+        state = embedded(driver)._state(driver.stripe)
+        state._hot = None
+        embedded(driver)._cache._blocks.clear()
+        driver.clock.sleep_ms(1)
+        calls = {
+            "stats": driver.stats,
+            "read": lambda: driver.read(0),
+            "find": lambda: run(driver.store.find(driver.stripe, 0)),
+            "lease": driver.lease,
+        }
+        try:
+            seen.append(calls[call]())
+        except RingdoveError as error:
+            seen.append(error)
+        publish(commit)
+
+    monkeypatch.setattr(GroupCommit, "publish", look_then_publish)
+    driver.ack(leased)
+    monkeypatch.undo()
+    assert seen
+    assert [
+        e for e in seen if isinstance(e, RingdoveError) and not isinstance(e, ClientError)
+    ] == []
+
+
+# -- deleting ---------------------------------------------------------------------------------------
+
+
+def test_a_deleted_stripe_leaves_no_rows(driver: Driver) -> None:
+    driver.make()
+    driver.subscribe("s")
+    for n in range(20):
+        driver.send(b"%d" % n, producer=b"%d" % n, sequence=0)
+        driver.send(b"%d" % n, message_id=b"%d" % n)
+    leased = driver.take()
+    driver.ack(leased, 3, 4)
+    run(driver.store.delete(driver.stripe))
+    run(driver.store.put("next commit", b""))
+    Driver(driver.store, driver.clock, queue=9).make()
+    assert rows(driver) == {}
+
+
+def test_an_append_in_the_commit_that_deletes_leaves_no_rows(driver: Driver) -> None:
+    driver.make()
+    pending = embedded(driver).submit_append(driver.stripe, [Segment(block(b"a"))], 0)
+    run(driver.store.delete(driver.stripe))
+    assert pending.done
+    Driver(driver.store, driver.clock, queue=9).make()
+    assert rows(driver) == {}
+
+
+def test_done_messages_leave_no_rows(driver: Driver) -> None:
+    driver.make()
+    driver.subscribe("s")
+    driver.count(0, 50)
+    for sub in ("default", "s"):
+        leased = driver.take(sub=sub)
+        for offset in [*range(0, 50, 2), *range(1, 50, 2)]:
+            driver.ack(leased, offset, offset + 1, sub=sub)
+    assert driver.trim() == 50
+    assert rows(driver) == {"stripes": 1, "tails": 1, "subs": 2}
+
+
+# -- closing ----------------------------------------------------------------------------------------
+
+
+def test_closing_finishes_what_was_accepted(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = EmbeddedStore(tmp_path, clock)
+    driver = Driver(store, clock).make()
+    pendings = [
+        store.submit_append(driver.stripe, [Segment(block(b"%d" % n))], 0) for n in range(100)
+    ]
+    run(store.close())
+    assert [p.result() for p in pendings] == [[Appended(n)] for n in range(100)]
+    again = EmbeddedStore(tmp_path, clock)
+    assert run(again.stats(driver.stripe)).tail == 100
+    run(again.close())
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["append", "lease", "ack", "stats", "read", "subscribe", "create", "get", "put", "scan"],
+)
+def test_a_closed_store_says_so(tmp_path: Path, call: str) -> None:
+    clock = ManualClock()
+    store = EmbeddedStore(tmp_path, clock)
+    driver = Driver(store, clock).make()
+    driver.count(0, 5)
+    claim = driver.claim(driver.take(1))
+    run(store.close())
+    calls = {
+        "append": lambda: driver.send(b"x"),
+        "lease": lambda: driver.lease(1),
+        "ack": lambda: run(store.acknowledge(driver.stripe, "default", [claim], 0)),
+        "stats": driver.stats,
+        "read": lambda: driver.read(0),
+        "subscribe": lambda: driver.subscribe("s"),
+        "create": lambda: run(store.create(StripeId(2, 0, 0), QueueSettings.make(), 1)),
+        "get": lambda: run(store.get("a")),
+        "put": lambda: run(store.put("a", b"")),
+        "scan": lambda: run(store.scan("")),
+    }
+    with pytest.raises(ConnectionClosed):
+        calls[call]()
+
+
+# -- many stripes -----------------------------------------------------------------------------------
+
+
+def test_stripes_beyond_the_limit_are_dropped_and_read_again(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "STRIPES_LOADED_MAX", 4)
+    drivers = [Driver(driver.store, driver.clock, queue=n).make() for n in range(1, 30)]
+    for one in drivers:
+        one.count(0, 6)
+    leases = [one.take(3) for one in drivers]
+    for one, leased in zip(drivers, leases, strict=True):
+        assert one.ack(leased, 1, 3) == 2
+        assert one.receive(1) == [b"3"]
+    for one, leased in zip(drivers, leases, strict=True):
+        assert one.sub()[1:] == (0, 2, 2, 0)
+        assert one.ack(leased, 0, 1) == 1
+    driver.clock.sleep_ms(30_000)
+    assert all(offsets_of(one.lease().runs) == [3, 4, 5] for one in drivers)
+
+
+def test_many_threads_may_make_the_first_queue_of_a_kind(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path)
+    gate = threading.Barrier(8)
+    failures: list[BaseException] = []
+
+    def create(number: int) -> None:
+        gate.wait()
+        try:
+            run(store.create(StripeId(number, 0, 0), QueueSettings.make(durability="memory"), 1))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=create, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    try:
+        assert failures == []
+        assert [run(store.stats(StripeId(n, 0, 0))).tail for n in range(8)] == [0] * 8
+    finally:
+        run(store.close())
