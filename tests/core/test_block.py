@@ -73,6 +73,46 @@ def test_a_slice_of_a_slice_is_a_slice(sample, data):
     )
 
 
+@untimed
+@given(drawn(), st.data())
+def test_however_blocks_are_derived_from_each_other_each_stays_what_it_is(sample, data):
+    family = [sample.build()]
+    expected = [(0, 0, sample.not_before_ms, sample.messages())]
+    for _ in range(data.draw(st.integers(1, 8))):
+        chosen = data.draw(st.integers(0, len(family) - 1))
+        block, (base, stored_ms, not_before_ms, messages) = family[chosen], expected[chosen]
+        a, b = data.draw(st.tuples(st.integers(0, 2**40), st.integers(0, 2**40)))
+        match data.draw(st.sampled_from(["stamp", "defer", "slice", "buffer"])):
+            case "stamp":
+                family.append(block.stamp(a, b))
+                expected.append((a, b, not_before_ms, messages))
+            case "defer":
+                family.append(block.defer(a))
+                expected.append((base, stored_ms, a, messages))
+            case "slice":
+                start = a % block.count
+                family.append(block.slice(start, block.count))
+                expected.append((base + start, stored_ms, not_before_ms, messages[start:]))
+            case _:
+                assert base_of(block.buffer) == base
+    for block, (base, stored_ms, not_before_ms, messages) in zip(family, expected, strict=True):
+        for each in (block, rebuilt(block)):
+            assert (each.base, each.stored_ms, each.not_before_ms) == (
+                (base, stored_ms, not_before_ms)
+            )
+            assert repr(contents(each)) == repr(messages)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_a_block_is_read_from_any_buffer_of_bytes(kind):
+    buffer = Block.build(LONG, sent_ms=1, keys=[b"k"] * 50, compression="zstd").buffer
+    block = Block.decode(kind(bytes(buffer)))
+    assert block.bodies() == LONG
+    assert block.keys() == [b"k"] * 50
+    assert {type(body) for body in block.bodies()} == {bytes}
+    assert rebuilt(block.slice(3, 5)).bodies() == LONG[3:5]
+
+
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_bodies_may_be_any_buffer_of_bytes(kind):
     block = Block.build([kind(body) for body in BODIES], sent_ms=1)
@@ -236,6 +276,15 @@ def test_stamp_writes_offset_and_time_and_leaves_the_original_alone():
     assert (placed.not_before_ms, placed.priority, placed.sent_ms) == (4, 2, 1)
     assert base_of(placed.buffer) == 2**52
     assert (block.base, block.stored_ms, block.buffer) == (0, 0, before)
+
+
+def test_every_stamp_of_a_block_has_a_header_of_its_own():
+    block = Block.build(BODIES, sent_ms=1)
+    first, second = block.stamp(10, 1), block.stamp(20, 2)
+    assert (base_of(first.buffer), base_of(second.buffer)) == (10, 20)
+    again = first.stamp(30, 3)
+    assert (base_of(first.buffer), base_of(again.buffer), base_of(block.buffer)) == (10, 30, 0)
+    assert [rebuilt(each).bodies() for each in (block, first, second, again)] == [BODIES] * 4
 
 
 def test_defer_changes_only_when_the_block_is_deliverable():

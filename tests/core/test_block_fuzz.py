@@ -190,7 +190,7 @@ ONE = bytes(8) + column([b"x"])
         (forge(ONE, length=23), "announces 23 bytes after its header and has 24"),
         (forge(ONE)[:64] + ONE[:-1] + b"!", "content does not match"),
         (forge(ONE, count=0), "cannot hold its 0 messages"),
-        (forge(ONE, count=65_537), "cannot hold its 65537 messages"),
+        (forge(ONE, count=65_536), "cannot hold its 65536 messages"),
         (forge(ONE, count=2**32 - 1), "cannot hold its 4294967295 messages"),
         (forge(ONE, flags=4), "flags 4"),
         (forge(ONE, codec=3), "codec 3"),
@@ -220,6 +220,14 @@ ONE = bytes(8) + column([b"x"])
 def test_a_forged_block_is_refused_with_its_reason(buffer, reason):
     with pytest.raises(RemoteProtocolError, match=reason):
         Block.decode(buffer)
+
+
+def test_one_message_too_many_is_refused_even_if_it_is_there():
+    count = limits.BLOCK_MESSAGES_MAX + 1
+    payload = padded(bytes(4 * count)) + column([b""] * count)
+    raw_bytes = len(payload) - len(padded(bytes(4 * count)))
+    with pytest.raises(RemoteProtocolError, match="cannot hold its 65537 messages"):
+        Block.decode(forge(payload, count=count, raw_bytes=raw_bytes))
 
 
 def test_the_edges_of_what_is_allowed_are_accepted():

@@ -82,6 +82,8 @@ def test_attributes_nested_too_deeply_are_refused():
         pytest.param({"keys": [b"a"] * 4}, id="too many keys"),
         pytest.param({"attributes": [{"a": 1}]}, id="too few attributes"),
         pytest.param({"attributes": [{"a": 1}] * 4}, id="too many attributes"),
+        pytest.param({"lengths": [5, 0, 1]}, id="lengths that are not those of the bodies"),
+        pytest.param({"lengths": [5, 0]}, id="too few lengths"),
         pytest.param({"sent_ms": [1, 2]}, id="too few times"),
         pytest.param({"sent_ms": []}, id="no times"),
         pytest.param({"sent_ms": -1}, id="time before 1970"),

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ringdove.core.block import Buffer
+
 
 @contextmanager
 def place(directory: Path | None) -> Iterator[Path]:
@@ -44,7 +46,7 @@ def per_call_us(action: Callable[[], object], calls: int) -> float:
     return (time.perf_counter() - started) / calls * 1e6
 
 
-def raw_disk(directory: Path, chunk: bytes, chunks_per_sync: int, seconds: float) -> float:
+def raw_disk(directory: Path, chunk: Buffer, chunks_per_sync: int, seconds: float) -> float:
     """Bytes per second of writing one file in order, with fdatasync after every few chunks."""
     path = directory / "raw"
     fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)

@@ -24,7 +24,7 @@ from ringdove.controllers.dequeue import raise_refusals
 from ringdove.core.receipt import Receipt
 from ringdove.core.settings import check_name
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
-from ringdove.errors import ConnectionClosed, QueueNotFound
+from ringdove.errors import ConnectionClosed, QueueNotFound, SequenceRefused
 from ringdove.stores.base import Start
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from ringdove.controllers.broker import QueueStats
     from ringdove.controllers.catalog import QueueInfo
-    from ringdove.controllers.enqueue import Sent, SentBatch
+    from ringdove.controllers.enqueue import Outgoing, Sent, SentBatch
     from ringdove.core.block import Attributes
     from ringdove.core.settings import QueueSettings
     from ringdove.pending import Pending
@@ -321,6 +321,8 @@ class Producer:
         self._room = asyncio.Semaphore(options.in_flight_max)
         self._linger: asyncio.TimerHandle | None = None
         self._order = asyncio.Lock()
+        #: The ticket of the block before.
+        self._last: Pending[SentBatch] | None = None
 
     async def send(
         self, body: Body, key: Text | None = None, attributes: Attributes | None = None
@@ -371,13 +373,23 @@ class Producer:
             if taken is None:
                 return
             await self._room.acquire()
-            task = asyncio.get_running_loop().create_task(self._fly(*taken))
+            task = asyncio.get_running_loop().create_task(self._fly(*taken, self._last))
+            self._last = taken[1]
             self._flights.add(task)
             task.add_done_callback(self._flights.discard)
 
-    async def _fly(self, outgoing: Any, ticket: Pending[SentBatch]) -> None:
+    async def _fly(
+        self, outgoing: Outgoing, ticket: Pending[SentBatch], before: Pending[SentBatch] | None
+    ) -> None:
+        """Send a block; one that came too early for its sequence again, after the one before it."""
+        backend, name = self._queue.backend, self._queue.name
         try:
-            ticket.resolve(await self._queue.backend.send(self._queue.name, outgoing))
+            try:
+                ticket.resolve(await backend.send(name, outgoing))
+            except SequenceRefused:
+                if before is not None:
+                    await before.until(None)
+                ticket.resolve(await backend.send(name, outgoing))
         except BaseException as error:
             self._joiner.failed(ticket, error)
             if isinstance(error, asyncio.CancelledError):

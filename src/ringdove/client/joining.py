@@ -95,6 +95,7 @@ class Joiner:
             attributes=self._attributes,
             compression=self.options.compression,
             producer=self._sequencer,
+            sequences={},
         )
         ticket = self.ticket
         self._begin()

@@ -22,7 +22,7 @@ from ringdove.client.joining import Joiner, ProducerOptions
 from ringdove.client.leases import LeaseKeeper
 from ringdove.client.outgoing import as_bytes
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
-from ringdove.errors import ConnectionClosed
+from ringdove.errors import ConnectionClosed, SequenceRefused
 from ringdove.pending import Pending, run, start
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ringdove.client.outgoing import Body, NewMessage, Text
     from ringdove.controllers.broker import QueueStats
     from ringdove.controllers.catalog import QueueInfo
-    from ringdove.controllers.enqueue import Sent, SentBatch
+    from ringdove.controllers.enqueue import Outgoing, Sent, SentBatch
     from ringdove.core.block import Attributes
     from ringdove.core.settings import QueueSettings
     from ringdove.pending import Started
@@ -277,7 +277,7 @@ class Producer:
         self._queue = queue
         self._joiner = Joiner(options)
         self._changed = threading.Condition()
-        self._flights: deque[tuple[Started[SentBatch], Pending[SentBatch]]] = deque()
+        self._flights: deque[_Flight] = deque()
         self._closed = False
         self._thread = threading.Thread(target=self._collect, name="ringdove-producer", daemon=True)
         self._thread.start()
@@ -336,8 +336,8 @@ class Producer:
         taken = self._joiner.take()
         if taken is not None:
             outgoing, ticket = taken
-            flight = start(self._queue.backend.send(self._queue.name, outgoing))
-            self._flights.append((flight, ticket))
+            started = start(self._queue.backend.send(self._queue.name, outgoing))
+            self._flights.append((started, outgoing, ticket))
             self._changed.notify_all()
 
     def _collect(self) -> None:
@@ -354,17 +354,29 @@ class Producer:
                     if not self._flights and self._joiner.ticket is waiting:
                         self._dispatch()
                     continue
-                flight, ticket = self._flights[0]
-            self._finish(flight, ticket)
+                flight = self._flights[0]
+            self._finish(*flight)
             with self._changed:
                 self._flights.popleft()
                 self._changed.notify_all()
 
-    def _finish(self, flight: Started[SentBatch], ticket: Pending[SentBatch]) -> None:
+    def _finish(
+        self, started: Started[SentBatch], outgoing: Outgoing, ticket: Pending[SentBatch]
+    ) -> None:
+        """Collect one answer.
+
+        All earlier blocks are settled by now: one that came too early for its sequence goes again.
+        """
         try:
-            ticket.resolve(flight.finish())
+            try:
+                ticket.resolve(started.finish())
+            except SequenceRefused:
+                ticket.resolve(run(self._queue.backend.send(self._queue.name, outgoing)))
         except BaseException as error:  # noqa: BLE001  delivered with the ticket and by flush
             self._joiner.failed(ticket, error)
+
+
+_Flight = tuple["Started[SentBatch]", "Outgoing", "Pending[SentBatch]"]
 
 
 class Consumer:

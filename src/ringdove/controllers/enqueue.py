@@ -64,8 +64,10 @@ class Outgoing(NamedTuple):
     compression: str = "none"
     #: Send times to keep, when messages are moved rather than new.
     sent_ms: Sequence[int] | None = None
-    #: Who sends, for exactly-once queues.
+    #: Who sends, for exactly-once queues; and, filled by the first attempt, the sequence number on
+    #: each stripe, so that a second attempt repeats the first.
     producer: Sequencer | None = None
+    sequences: dict[int, int] | None = None
 
 
 class Sent(NamedTuple):
@@ -137,16 +139,16 @@ class Enqueuer:
         if not outgoing.bodies:
             return SentBatch(0)
 
-        taken: dict[int, int] = {}
+        if outgoing.producer is not None and outgoing.sequences is None:
+            outgoing = outgoing._replace(sequences={})
 
         async def action(info: QueueInfo) -> SentBatch:
-            return await self._send(info, outgoing, taken)
+            return await self._send(info, outgoing)
 
         sent: SentBatch = await with_fresh_settings(self._catalog, queue, action)
         return sent
 
-    async def _send(self, info: QueueInfo, outgoing: Outgoing, taken: dict[int, int]) -> SentBatch:
-        """`taken` keeps a first attempt's sequence numbers, so that a second one repeats them."""
+    async def _send(self, info: QueueInfo, outgoing: Outgoing) -> SentBatch:
         admit(info, outgoing)
         if not info.settings.exactly_once:
             outgoing = outgoing._replace(producer=None)
@@ -155,10 +157,7 @@ class Enqueuer:
         sent = SentBatch(len(outgoing.bodies))
         for stripe, positions in self._place(info, outgoing).items():
             part = outgoing if positions is None else _pick(outgoing, positions)
-            if part.producer is not None and stripe.number not in taken:
-                taken[stripe.number] = part.producer.take(stripe.number, len(part.bodies))
-            sequence = taken.get(stripe.number, 0)
-            await self._append(info, stripe, part, sequence, positions or range(len(sent)), sent)
+            await self._append(info, stripe, part, positions or range(len(sent)), sent)
         return sent
 
     async def _append(
@@ -166,12 +165,11 @@ class Enqueuer:
         info: QueueInfo,
         stripe: StripeId,
         part: Outgoing,
-        sequence: int,
         positions: Sequence[int],
         sent: SentBatch,
     ) -> None:
         """Append messages for one stripe, in as few blocks as the limits allow."""
-        producer = part.producer.id if part.producer is not None else None
+        producer, sequence = _claim(part, stripe)
         segments = [
             Segment(block, producer, sequence + first, block.count)
             for first, block in self.blocks(info, part)
@@ -261,10 +259,11 @@ class Enqueuer:
         delay_ms = info.settings.delay_ms if outgoing.delay_ms is None else outgoing.delay_ms
         not_before_ms = now_ms + delay_ms if delay_ms else 0
         count = len(outgoing.bodies)
+        lengths = list(map(len, outgoing.bodies))
         blocks = []
         first = 0
         while first < count:
-            last = _block_end(outgoing.bodies, first)
+            last = _block_end(lengths, first)
             part = outgoing if (first, last) == (0, count) else _pick(outgoing, range(first, last))
             block = Block.build(
                 part.bodies,
@@ -274,10 +273,21 @@ class Enqueuer:
                 not_before_ms=not_before_ms,
                 priority=outgoing.priority,
                 compression=outgoing.compression,
+                lengths=lengths[first:last],
             )
             blocks.append((first, block))
             first = last
         return blocks
+
+
+def _claim(part: Outgoing, stripe: StripeId) -> tuple[bytes | None, int]:
+    """Producer and first sequence number of messages for a stripe, the same at every attempt."""
+    if part.producer is None:
+        return None, 0
+    sequences = part.sequences if part.sequences is not None else {}
+    if stripe.number not in sequences:
+        sequences[stripe.number] = part.producer.take(stripe.number, len(part.bodies))
+    return part.producer.id, sequences[stripe.number]
 
 
 def admit(info: QueueInfo, outgoing: Outgoing) -> None:
@@ -339,14 +349,14 @@ def _admit_attributes(attributes: Attributes) -> None:
             )
 
 
-def _block_end(bodies: Sequence[Buffer], first: int) -> int:
+def _block_end(lengths: list[int], first: int) -> int:
     """How far a block that starts at `first` may reach."""
-    last = min(len(bodies), first + limits.BLOCK_MESSAGES_MAX)
-    if sum(map(len, bodies[first:last])) <= _BODIES_BYTES_MAX:
+    last = min(len(lengths), first + limits.BLOCK_MESSAGES_MAX)
+    if sum(lengths[first:last]) <= _BODIES_BYTES_MAX:
         return last
     nbytes = 0
     for position in range(first, last):
-        nbytes += len(bodies[position])
+        nbytes += lengths[position]
         if nbytes > _BODIES_BYTES_MAX:
             if position == first:
                 raise LocalProtocolError(f"A body of {nbytes} bytes fits in no block.")

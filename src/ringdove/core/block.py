@@ -48,6 +48,7 @@ if sys.byteorder != "little":  # pragma: no cover
 
 Buffer = bytes | bytearray | memoryview
 Attributes = dict[str, Any]
+_Column = tuple[list[int], Buffer, int]
 
 #: The version of the layout described above.
 BLOCK_VERSION: Final = 1
@@ -57,6 +58,7 @@ FLAG_KEYS: Final = 1
 FLAG_ATTRIBUTES: Final = 2
 
 _HEADER = struct.Struct("<4sBBBBqqqqQIIII")
+_NO_HEADER = bytes(HEADER_BYTES)
 _BASE = struct.Struct("<q")
 _CHECKED_BYTES = 60
 _encode_attributes = msgspec.msgpack.Encoder().encode
@@ -81,6 +83,7 @@ class Block:
         "_buffer",
         "_columns",
         "_payload",
+        "_scratch",
         "base",
         "checksum",
         "codec",
@@ -106,11 +109,13 @@ class Block:
         not_before_ms: int,
         checksum: int,
         raw_bytes: int,
-        buffer: bytes | None = None,
+        buffer: Buffer | None = None,
     ) -> None:
         self._payload = payload
         self._buffer = buffer
-        self._columns: list[tuple[list[int], bytes]] | None = None
+        #: A buffer with room for the header before the payload, for the first stamp to use.
+        self._scratch: bytearray | None = None
+        self._columns: list[_Column] | None = None
         self.count = count
         self.flags = flags
         self.codec = codec
@@ -140,8 +145,9 @@ class Block:
         not_before_ms: int = 0,
         priority: int = 0,
         compression: str = "none",
+        lengths: list[int] | None = None,
     ) -> Block:
-        """Make a block of `bodies`, in order.
+        """Make a block of `bodies`, in order; `lengths` are theirs, if the caller has them.
 
         `keys` and `attributes`, when given, have one entry per body; an empty key or no attributes
         is allowed. Raises LocalProtocolError for what the format cannot hold.
@@ -154,7 +160,7 @@ class Block:
         first_ms, times = _time_column(sent_ms, count)
         flags = 0
         fixed = [times]
-        variable = _binary_column(bodies)
+        variable = _binary_column(bodies, lengths)
         if keys is not None:
             flags |= FLAG_KEYS
             fixed.append(array("Q", map(key_hash, keys)).tobytes())
@@ -193,31 +199,26 @@ class Block:
             raw_bytes = len(raw)
             if len(packed) >= raw_bytes or raw_bytes > len(packed) * limits.COMPRESSION_RATIO_MAX:
                 codec, packed = 0, raw
-            payload = b"".join([*fixed, packed])
-        else:
-            payload = b"".join([*fixed, *variable])
-            raw_bytes = len(payload) - sum(map(len, fixed))
-        if len(payload) > limits.BLOCK_BYTES_MAX - HEADER_BYTES:
+            variable = [packed]
+        scratch = bytearray().join([_NO_HEADER, *fixed, *variable])
+        if not codec:
+            raw_bytes = len(scratch) - HEADER_BYTES - sum(map(len, fixed))
+        if len(scratch) > limits.BLOCK_BYTES_MAX:
             raise LocalProtocolError(
                 f"A block holds at most {limits.BLOCK_BYTES_MAX} bytes, "
-                f"not {len(payload) + HEADER_BYTES}: send fewer messages at once."
+                f"not {len(scratch)}: send fewer messages at once."
             )
-        return cls(
-            payload,
-            count,
-            flags,
-            codec,
-            priority,
-            base,
-            sent_ms,
-            stored_ms,
-            not_before_ms,
-            xxhash.xxh3_64_intdigest(payload),
-            raw_bytes,
-        )
+        payload = memoryview(scratch)[HEADER_BYTES:]
+        checksum = xxhash.xxh3_64_intdigest(payload)
+        block = cls(
+            payload, count, flags, codec, priority, base, sent_ms, stored_ms, not_before_ms,
+            checksum, raw_bytes,
+        )  # fmt: skip
+        block._scratch = scratch
+        return block
 
     @classmethod
-    def decode(cls, buffer: bytes, *, trusted: bool = False) -> Block:
+    def decode(cls, buffer: Buffer, *, trusted: bool = False) -> Block:
         """Read a block from exactly `buffer`, checking both checksums.
 
         Unless `trusted` (our own store wrote it), the structure is checked too, so that no later
@@ -282,11 +283,20 @@ class Block:
     # -- placing --------------------------------------------------------------------------------
 
     def stamp(self, base: int, stored_ms: int) -> Block:
-        """The same block at offset `base`, stored at `stored_ms`; shares the columns."""
-        return Block(
+        """The same block at offset `base`, stored at `stored_ms`; shares the columns.
+
+        The first stamp of a built block writes the header where the columns already are, so that
+        storing a block copies it only once.
+        """
+        block = Block(
             self._payload, self.count, self.flags, self.codec, self.priority, base, self.sent_ms,
             stored_ms, self.not_before_ms, self.checksum, self.raw_bytes,
         )  # fmt: skip
+        scratch, self._scratch = self._scratch, None
+        if scratch is not None:
+            scratch[:HEADER_BYTES] = block._header()
+            block._buffer = scratch
+        return block
 
     def defer(self, not_before_ms: int) -> Block:
         """The same block, not deliverable before `not_before_ms`; shares the columns."""
@@ -305,10 +315,10 @@ class Block:
             hashes_at = _padded(times_end)
             fixed.append(bytes(self._payload[hashes_at + 8 * start : hashes_at + 8 * stop]))
         variable: list[Buffer] = []
-        for offsets, data in self._open_columns():
+        for offsets, data, at in self._open_columns():
             first, last = offsets[start], offsets[stop]
             part = array("i", [o - first for o in offsets[start : stop + 1]]).tobytes()
-            variable += _padded_column(part, [data[first:last]], last - first)
+            variable += _padded_column(part, [data[at + first : at + last]], last - first)
         return self._assemble(
             fixed, variable, stop - start, self.flags, 0, self.priority, self.sent_ms,
             self.not_before_ms, self.base + start, self.stored_ms,
@@ -322,17 +332,19 @@ class Block:
         return self.base + self.count
 
     @property
-    def buffer(self) -> bytes:
-        """The block as bytes, ready for disk or wire."""
+    def buffer(self) -> Buffer:
+        """The block as bytes, ready for disk or wire; not to be changed."""
         if self._buffer is None:
-            header = _HEADER.pack(
-                MAGIC, BLOCK_VERSION, self.flags, self.codec, self.priority,
-                self.base, self.sent_ms, self.stored_ms, self.not_before_ms,
-                self.checksum, self.count, len(self._payload), self.raw_bytes, 0,
-            )[:_CHECKED_BYTES]  # fmt: skip
-            check = xxhash.xxh32_intdigest(header).to_bytes(4, "little")
-            self._buffer = b"".join((header, check, self._payload))
+            self._buffer = b"".join((self._header(), self._payload))
         return self._buffer
+
+    def _header(self) -> bytes:
+        header = _HEADER.pack(
+            MAGIC, BLOCK_VERSION, self.flags, self.codec, self.priority,
+            self.base, self.sent_ms, self.stored_ms, self.not_before_ms,
+            self.checksum, self.count, len(self._payload), self.raw_bytes, 0,
+        )[:_CHECKED_BYTES]  # fmt: skip
+        return header + xxhash.xxh32_intdigest(header).to_bytes(4, "little")
 
     @property
     def nbytes(self) -> int:
@@ -363,11 +375,10 @@ class Block:
         """All attributes, in order; empty ones on a block without attributes."""
         if not self.flags & FLAG_ATTRIBUTES:
             return [{} for _ in range(self.count)]
-        offsets, data = self._open_columns()[-1]
         try:
             return [
-                _decode_attributes(data[lo:hi]) if hi > lo else {}
-                for lo, hi in zip(offsets, offsets[1:], strict=False)
+                _decode_attributes(encoded) if encoded else {}
+                for encoded in _cut(*self._open_columns()[-1])
             ]
         except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, OverflowError) as error:
             raise RemoteProtocolError(f"A message's attributes cannot be read: {error}") from error
@@ -398,12 +409,12 @@ class Block:
     def _fixed_bytes(self) -> int:
         return _padded(4 * self.count) + (8 * self.count if self.flags & FLAG_KEYS else 0)
 
-    def _open_columns(self, *, check: bool = False) -> list[tuple[list[int], bytes]]:
-        """Offsets and bytes of each variable column, decompressing at most once."""
+    def _open_columns(self, *, check: bool = False) -> list[_Column]:
+        """Each variable column: offsets, buffer, start; decompresses at most once."""
         if self._columns is None:
-            raw = bytes(self._payload[self._fixed_bytes() :])
+            raw: Buffer = memoryview(self._payload)[self._fixed_bytes() :]
             if self.codec:
-                raw = decompress(raw, self.codec, self.raw_bytes)
+                raw = decompress(bytes(raw), self.codec, self.raw_bytes)
             self._columns = _split_columns(raw, self.count, self.flags, check=check)
         return self._columns
 
@@ -433,8 +444,9 @@ def _time_column(sent_ms: int | Sequence[int], count: int) -> tuple[int, bytes]:
     return first_ms, _pad(array("I", map(sub, sent_ms, repeat(first_ms))).tobytes())
 
 
-def _binary_column(values: Sequence[Buffer]) -> list[Buffer]:
-    lengths = list(map(len, values))
+def _binary_column(values: Sequence[Buffer], lengths: list[int] | None = None) -> list[Buffer]:
+    if lengths is None:
+        lengths = list(map(len, values))
     total = sum(lengths)
     if total > limits.BLOCK_BYTES_MAX:
         raise LocalProtocolError(
@@ -459,13 +471,14 @@ def _equal_offsets(length: int, count: int) -> bytes:
     ).tobytes()
 
 
-def _cut(offsets: list[int], data: bytes) -> list[bytes]:
+def _cut(offsets: list[int], data: Buffer, at: int) -> list[bytes]:
     """Slice `data` at `offsets`. Equal lengths, usual among devices, are cut by one C call."""
     count = len(offsets) - 1
     length = offsets[1]
     if length and offsets == list(range(0, count * length + 1, length)):
-        return list(_equal_slices(length, count).unpack(data))
-    return [data[lo:hi] for lo, hi in zip(offsets, offsets[1:], strict=False)]
+        return list(_equal_slices(length, count).unpack_from(data, at))
+    column = bytes(data[at : at + offsets[-1]])
+    return [column[lo:hi] for lo, hi in zip(offsets, offsets[1:], strict=False)]
 
 
 @lru_cache(maxsize=64)
@@ -473,23 +486,21 @@ def _equal_slices(length: int, count: int) -> struct.Struct:
     return struct.Struct(f"{length}s" * count)
 
 
-def _split_columns(
-    raw: bytes, count: int, flags: int, *, check: bool
-) -> list[tuple[list[int], bytes]]:
-    columns = []
+def _split_columns(raw: Buffer, count: int, flags: int, *, check: bool) -> list[_Column]:
+    columns: list[_Column] = []
     at = 0
     index_bytes = 4 * (count + 1)
     for _ in range(1 + bool(flags & FLAG_KEYS) + bool(flags & FLAG_ATTRIBUTES)):
         if at + _padded(index_bytes) > len(raw):
             raise RemoteProtocolError("The block ends within a column's offsets.")
-        offsets = array("i", raw[at : at + index_bytes]).tolist()
+        offsets = memoryview(raw)[at : at + index_bytes].cast("i").tolist()
         at += _padded(index_bytes)
         total = offsets[-1]
         if check and (offsets[0] != 0 or total < 0 or offsets != sorted(offsets)):
             raise RemoteProtocolError("A column's offsets do not grow from zero.")
         if at + _padded(total) > len(raw):
             raise RemoteProtocolError("The block ends within a column's bytes.")
-        columns.append((offsets, raw[at : at + total]))
+        columns.append((offsets, raw, at))
         at += _padded(total)
     if at != len(raw):
         raise RemoteProtocolError(f"The block has {len(raw) - at} bytes after its last column.")

@@ -95,7 +95,9 @@ class StripeState:
         self.numbers: dict[str, int] = {}
         self.watch: Pending[None] = Pending()
         self.deleted = False
-        #: End of the oldest block, 0 when not known; below it there is nothing to trim.
+        #: First offset in the log and the end of its block, 0 when not known. The stripe's own head
+        #: may be ahead: what is no longer needed is out of sight at once and removed later.
+        self.log_head = stripe.head
         self.head_end = 0
         #: Producers remembered, None when not counted yet.
         self.producer_count: int | None = None
@@ -138,6 +140,20 @@ class StripeState:
         else:
             self.expire_due_ms = now_ms + stripe.settings.retention_ms
         return oldest > before
+
+    def hide_trimmed(self, now_ms: int) -> bool:
+        """Move the head past what nobody needs any more; answers whether it moved."""
+        stripe = self.stripe
+        before = stripe.head
+        trim_offset = stripe.trim_offset(now_ms)
+        for _ in range(limits.TRIM_BLOCKS_PER_COMMIT_MAX):
+            if stripe.head >= min(trim_offset, stripe.tail):
+                break
+            block = self.block_at(stripe.head)
+            if block.end > trim_offset:
+                break
+            stripe.head = block.end
+        return stripe.head > before
 
     def check(self, version: int) -> Stripe:
         """The stripe, unless it is gone or the caller's settings are old."""

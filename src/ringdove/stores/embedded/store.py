@@ -391,11 +391,11 @@ class EmbeddedStore:
         state = self._state(stripe)
         while True:
             with self._lock:
-                head = state.stripe.head
-                state.expire(self.clock.now_ms())
+                head = state.log_head
+                self._tidy(state)
                 self._writer(state).touch(state)
             await self._submit(state, Barrier)
-            if state.stripe.head == head:
+            if state.log_head == head:
                 return head
 
     async def stats(self, stripe: StripeId) -> StripeStats:
@@ -499,8 +499,10 @@ class EmbeddedStore:
         return self._writer(state).submit(make)
 
     def _tidy(self, state: StripeState) -> None:
-        """Apply retention before an answer that would show what it drops."""
-        if state.expire(self.clock.now_ms()):
+        """Apply retention and trimming before an answer that would show what they drop."""
+        now_ms = self.clock.now_ms()
+        expired = state.expire(now_ms)
+        if state.hide_trimmed(now_ms) or expired:
             self._writer(state).touch(state)
 
     def _sweep(self, writer: Writer) -> None:

@@ -289,7 +289,7 @@ class GroupCommit:
                 if changes is not None:
                     self._changes.append((state, name, index, changes))
             trim_offset = state.stripe.trim_offset(self._now_ms)
-            if trim_offset > state.stripe.head and trim_offset >= state.head_end:
+            if trim_offset > state.log_head and trim_offset >= state.head_end:
                 self._growth_of(state).trim_offset = trim_offset
 
     def write(self, txn: Any) -> None:
@@ -316,7 +316,8 @@ class GroupCommit:
                 stripe.tail = growth.tail
                 stripe.nbytes += growth.nbytes
                 if growth.trim_offset:
-                    stripe.head, state.head_end = growth.head, growth.head_end
+                    state.log_head, state.head_end = growth.head, growth.head_end
+                    stripe.head = max(stripe.head, growth.head)
                 if growth.trim_left:
                     writer.dirty.add(state)
                 for block in growth.blocks:

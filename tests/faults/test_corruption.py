@@ -1,0 +1,315 @@
+"""Damaged and foreign files: a clear error for what is affected, nothing silently wrong, no crash."""
+
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import lmdb
+import pytest
+
+from faults.history import body, digest
+from faults.inspector import Inspector
+from ringdove import limits
+from ringdove.clock import ManualClock
+from ringdove.core.block import HEADER_BYTES, Block
+from ringdove.core.dedup import Appended, Segment
+from ringdove.core.settings import QueueSettings
+from ringdove.errors import FormatUnknown, RingdoveError, StoreCorrupted
+from ringdove.pending import run
+from ringdove.stores.base import Claim, StripeId
+from ringdove.stores.embedded import EmbeddedStore
+from ringdove.stores.embedded.check import backup, fsck
+
+GOOD = StripeId(1, 0, 0)
+BAD = StripeId(2, 0, 0)
+
+#: Messages of either queue, one to a block; each block of BAD fills pages of its own.
+BLOCKS = 4
+SIZE = {GOOD: 100, BAD: 9_000}
+
+DAMAGED = 2
+
+
+def content(stripe: StripeId, number: int) -> bytes:
+    return body(stripe.queue, number, SIZE[stripe])
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with two queues, closed."""
+    path = tmp_path_factory.mktemp("pristine") / "data"
+    store = EmbeddedStore(path, clock=ManualClock())
+    for stripe in (GOOD, BAD):
+        run(store.create(stripe, QueueSettings.make(), 1))
+        for number in range(BLOCKS):
+            run(store.append(stripe, [segment(content(stripe, number))], 1))
+    run(store.close())
+    return path
+
+
+@pytest.fixture
+def data(pristine: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be spoilt."""
+    return shutil.copytree(pristine, tmp_path / "data")
+
+
+@pytest.fixture
+def inspector() -> Iterator[Inspector]:
+    """Receives from damaged directories in a process that may die of it."""
+    inspector = Inspector()
+    yield inspector
+    inspector.close()
+
+
+def segment(content: bytes) -> Segment:
+    return Segment(Block.build([content], sent_ms=1))
+
+
+def open_store(path: Path, clock: ManualClock | None = None) -> EmbeddedStore:
+    return EmbeddedStore(path, clock=clock or ManualClock())
+
+
+def lease(store: EmbeddedStore, stripe: StripeId, want: int) -> tuple[list[bytes], list[Claim]]:
+    delivery = run(store.lease(stripe, "default", want, 60_000, 1, 1))
+    bodies = [content for leased in delivery.runs for b in leased.blocks for content in b.bodies()]
+    runs = [leased.run for leased in delivery.runs]
+    return bodies, [Claim(delivery.epoch, r.token, r.lo, r.hi) for r in runs]
+
+
+def block_place(file: bytes, number: int) -> int:
+    """Where the block of a message of BAD begins in LMDB's file, which has it once."""
+    at = file.index(content(BAD, number))
+    assert file.find(content(BAD, number), at + 1) == -1
+    return file.rindex(b"RDBK", 0, at)
+
+
+def flip(path: Path, number: int, place: int, bit: int = 0) -> None:
+    """Change one bit of a block of BAD."""
+    file = path / "disk" / "data.mdb"
+    spoilt = bytearray(file.read_bytes())
+    spoilt[block_place(spoilt, number) + place] ^= 1 << bit
+    file.write_bytes(spoilt)
+
+
+# -- damaged blocks -------------------------------------------------------------------------------
+
+
+def test_a_flipped_bit_anywhere_in_a_block_is_noticed(data: Path) -> None:
+    """Its messages are refused, those before it and other queues are served, and fsck names it."""
+    file = data / "disk" / "data.mdb"
+    good = file.read_bytes()
+    rng = Random(4)
+    places = [*range(HEADER_BYTES), *(rng.randrange(HEADER_BYTES, SIZE[BAD]) for _ in range(16))]
+    for place in places:
+        flip(data, DAMAGED, place, rng.randrange(8))
+        (fault,) = fsck(data).faults
+        assert "damaged" in fault
+        assert "(2, 0, 0)" in fault
+        store = open_store(data)
+        assert lease(store, BAD, DAMAGED)[0] == [content(BAD, n) for n in range(DAMAGED)]
+        with pytest.raises(StoreCorrupted, match="ringdove fsck"):
+            lease(store, BAD, 1)
+        with pytest.raises(StoreCorrupted, match="ringdove fsck"):
+            run(store.read(BAD, DAMAGED, 1, 1 << 20))
+        assert lease(store, GOOD, 9)[0] == [content(GOOD, n) for n in range(BLOCKS)]
+        run(store.close())
+        file.write_bytes(good)
+
+
+def test_a_damaged_queue_still_takes_messages(data: Path) -> None:
+    """Appending does not look at what is stored already, and what is intact is not given up."""
+    flip(data, DAMAGED, HEADER_BYTES + 50)
+    store = open_store(data)
+    assert run(store.append(BAD, [segment(b"new")], 1)) == [Appended(BLOCKS)]
+    assert [b.bodies() for b in run(store.read(BAD, BLOCKS, 9, 1 << 20))] == [[b"new"]]
+    run(store.close())
+
+
+def test_a_damaged_block_can_be_skipped(data: Path) -> None:
+    """A reader's position moves past it, and the rest is delivered."""
+    flip(data, DAMAGED, HEADER_BYTES + 50)
+    store = open_store(data)
+    run(store.commit(BAD, "default", DAMAGED + 1))
+    assert lease(store, BAD, 9)[0] == [content(BAD, n) for n in range(DAMAGED + 1, BLOCKS)]
+    run(store.close())
+    store = open_store(data)
+    assert run(store.stats(BAD)).head == DAMAGED + 1
+    run(store.close())
+    assert fsck(data).faults == []
+
+
+def test_messages_before_a_damaged_block_stay_deliverable(data: Path) -> None:
+    """A lease that runs into the damage gives up none of the intact messages it passed (I2)."""
+    flip(data, DAMAGED, HEADER_BYTES + 50)
+    store = open_store(data)
+    found = []
+    for want in (9, 9, 1, 1):
+        try:
+            found += lease(store, BAD, want)[0]
+        except StoreCorrupted:
+            continue
+    run(store.close())
+    assert found == [content(BAD, n) for n in range(DAMAGED)]
+
+
+@pytest.mark.parametrize("place", [8, 12, HEADER_BYTES + 50])
+def test_trimming_up_to_a_damaged_block_believes_nothing_in_it(data: Path, place: int) -> None:
+    """The base offset in its header may be wrong; the position of the queue is not."""
+    flip(data, DAMAGED, place, 3)
+    store = open_store(data)
+    claims = lease(store, BAD, DAMAGED)[1]
+    assert run(store.acknowledge(BAD, "default", claims, 1)) == [DAMAGED]
+    run(store.trim(GOOD))
+    try:
+        stats = run(store.stats(BAD))
+    except StoreCorrupted:
+        pass
+    else:
+        assert (stats.head, stats.tail) == (DAMAGED, BLOCKS)
+    run(store.close())
+
+
+@pytest.mark.parametrize("way", ["delete", "purge", "commit"])
+def test_a_queue_whose_oldest_block_is_damaged_can_be_cleared(data: Path, way: str) -> None:
+    """Otherwise there would be no way to get rid of the damage."""
+    flip(data, 0, HEADER_BYTES + 50)
+    store = open_store(data)
+    if way == "delete":
+        run(store.delete(BAD))
+    elif way == "purge":
+        run(store.purge(BAD))
+    else:
+        run(store.commit(BAD, "default", BLOCKS))
+    run(store.close())
+    # The next commit removes what a deleted queue leaves.
+    store = open_store(data)
+    run(store.put("anything", b""))
+    run(store.close())
+    assert fsck(data).faults == []
+
+
+def test_damage_does_not_stop_the_writer(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that looks for expired messages meets a damaged block, and lives on."""
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    monkeypatch.setattr(limits, "RETENTION_CHECK_MS", 1)
+    monkeypatch.setattr(limits, "LEASE_FLUSH_MS", 1)
+    flip(data, 1, HEADER_BYTES + 50)
+    clock = ManualClock()
+    store = open_store(data, clock)
+    assert lease(store, BAD, 1)[0] == [content(BAD, 0)]
+    run(store.commit(BAD, "default", 1))
+    clock.sleep_ms(QueueSettings.make().retention_ms + 1)
+    writer = store._writers["disk"]
+    looks = threading.Semaphore(0)
+    look = writer.on_sweep
+
+    def count() -> None:
+        looks.release()
+        look()
+
+    writer.on_sweep = count
+    for _ in range(2):
+        while not looks.acquire(timeout=0.1):
+            assert writer._thread.is_alive()
+    run(store.close())
+
+
+# -- damaged files --------------------------------------------------------------------------------
+
+
+def received(inspector: Inspector, path: Path) -> list[str]:
+    """What a receiver gets from both queues: digests, or names of errors."""
+    return inspector(path, 2)
+
+
+def intact() -> list[str]:
+    return [digest(content(stripe, n)) for stripe in (GOOD, BAD) for n in range(BLOCKS)]
+
+
+def test_a_file_cut_anywhere_gives_everything_or_an_error(data: Path, inspector: Inspector) -> None:
+    """A torn end is StoreCorrupted, and neither an empty queue nor the end of the process."""
+    file = data / "disk" / "data.mdb"
+    good = file.read_bytes()
+    assert received(inspector, data) == intact()
+    sizes = [1, 100, 4096, 4097, 8192, 12_000, *range(len(good) - 20_000, len(good), 3_000)]
+    for size in [*sizes, *range(16_384, len(good), 16_384)]:
+        file.write_bytes(good[:size])
+        assert received(inspector, data) in (intact(), ["StoreCorrupted"]), f"cut to {size}"
+    file.write_bytes(good[: len(good) // 2])
+    assert len(fsck(data).faults) == 1
+
+
+@pytest.mark.parametrize("how", ["empty", "missing"])
+def test_a_data_file_that_is_gone_is_no_empty_store(data: Path, how: str) -> None:
+    """To start afresh in its place would hide the loss and give offsets twice (I7)."""
+    file = data / "disk" / "data.mdb"
+    file.write_bytes(b"") if how == "empty" else file.unlink()
+    with pytest.raises(StoreCorrupted, match="data"):
+        run(open_store(data).close())
+    assert fsck(data).faults != []
+
+
+def test_a_damaged_first_page_is_an_error(data: Path, inspector: Inspector) -> None:
+    """LMDB's own headers, the first 24 bytes of the first two pages."""
+    file = data / "disk" / "data.mdb"
+    good = file.read_bytes()
+    assert good[16:24] == b"\xde\xc0\xef\xbe\x01\x00\x00\x00"
+    for spoilt in (
+        b"\0" * 8192 + good[8192:],
+        good[:16] + b"\xff" + good[17:4112] + b"\xff" + good[4113:],
+    ):
+        file.write_bytes(spoilt)
+        assert received(inspector, data) == ["StoreCorrupted"]
+
+
+def test_a_file_of_another_lmdb_is_an_unknown_format(data: Path) -> None:
+    """LMDB numbers its own format; to retry, as StoreUnavailable would suggest, is no use."""
+    file = data / "disk" / "data.mdb"
+    good = file.read_bytes()
+    file.write_bytes(good[:20] + b"\x09" + good[21:4116] + b"\x09" + good[4117:])
+    with pytest.raises(FormatUnknown):
+        open_store(data)
+
+
+@pytest.mark.parametrize("database", ["stripes", "tails", "subs", "done", "leases"])
+@pytest.mark.parametrize("how", ["cut", "garbage"])
+def test_a_damaged_entry_about_a_queue_is_an_error(data: Path, database: str, how: str) -> None:
+    """That queue raises a StoreCorrupted, others are served, and fsck names the stripe."""
+    store = open_store(data)
+    lease(store, BAD, 1)
+    claims = lease(store, BAD, 1)[1]
+    run(store.acknowledge(BAD, "default", claims, 1))
+    run(store.close())
+    env = lmdb.open(os.fspath(data / "disk"), max_dbs=20, map_size=limits.MAP_BYTES)
+    db = env.open_db(database.encode(), create=False)
+    with env.begin(write=True, db=db) as txn:
+        cursor = txn.cursor()
+        assert cursor.set_range(BAD.key())
+        value = cursor.value()
+        txn.put(cursor.key(), value[:1] if how == "cut" else b"\xff" * len(value))
+    env.close()
+    faults = fsck(data).faults
+    store = open_store(data)
+    with pytest.raises(StoreCorrupted, match="ringdove fsck"):
+        lease(store, BAD, 9)
+    assert lease(store, GOOD, 9)[0] == [content(GOOD, n) for n in range(BLOCKS)]
+    run(store.close())
+    assert any("(2, 0, 0)" in fault for fault in faults), faults
+
+
+def test_a_damaged_clock_does_not_expire_everything(data: Path) -> None:
+    """A time that nobody can have written is refused, and does not count as retention passed."""
+    env = lmdb.open(os.fspath(data / "disk"), max_dbs=20, map_size=limits.MAP_BYTES)
+    db = env.open_db(b"meta", create=False)
+    with env.begin(write=True, db=db) as txn:
+        txn.put(b"clock", b"\x00\x80" + txn.get(b"clock")[2:])
+    env.close()
+    try:
+        store = open_store(data)
+    except RingdoveError:
+        return
+    assert lease(store, GOOD, 9)[0] == [content(GOOD, n) for n in range(BLOCKS)]
+    run(store.close())

@@ -1,0 +1,265 @@
+"""What may be wrong with a data directory as a whole: whose it is, who has it, what it allows."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ringdove.clock import ManualClock
+from ringdove.core.block import Block
+from ringdove.core.dedup import Segment
+from ringdove.core.settings import QueueSettings
+from ringdove.errors import FormatUnknown, RingdoveError, StoreLocked, StoreUnavailable
+from ringdove.pending import run
+from ringdove.stores.base import StripeId
+from ringdove.stores.embedded import EmbeddedStore
+from ringdove.stores.embedded.check import backup, fsck
+
+Q = StripeId(1, 0, 0)
+
+#: A user who owns nothing, as whom root tries what others may not.
+NOBODY = 65_534
+
+#: Opens a directory in another process, as a user without rights if it can, and tells how that went.
+OPEN = """
+import os, sys
+from ringdove.errors import RingdoveError
+from ringdove.pending import run
+from ringdove.stores.embedded import EmbeddedStore
+if os.getuid() == 0 and len(sys.argv) > 2:
+    os.setgroups([])
+    os.setresgid(*3 * [int(sys.argv[2])])
+    os.setresuid(*3 * [int(sys.argv[2])])
+try:
+    store = EmbeddedStore(sys.argv[1])
+except RingdoveError as error:
+    print(type(error).__name__, error, flush=True)
+else:
+    print("open", flush=True)
+    sys.stdin.read()
+    run(store.close())
+"""
+
+
+def opened(path: Path, *user: int) -> str:
+    """What another process says when it opens a directory."""
+    command = [sys.executable, "-c", OPEN, str(path), *map(str, user)]
+    child = subprocess.run(command, input="", capture_output=True, text=True, check=False)
+    assert child.returncode == 0, child.stderr
+    return child.stdout.strip()
+
+
+@contextmanager
+def held(path: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Another process that has the directory open."""
+    command = [sys.executable, "-c", OPEN, str(path)]
+    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "open\n"
+        yield holder
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A directory with one message, closed."""
+    path = tmp_path / "data"
+    fill(path)
+    return path
+
+
+def fill(path: Path) -> None:
+    store = EmbeddedStore(path, clock=ManualClock())
+    run(store.create(Q, QueueSettings.make(), 1))
+    run(store.append(Q, [Segment(Block.build([b"kept"], sent_ms=1))], 1))
+    run(store.close())
+
+
+def messages(path: Path) -> list[bytes]:
+    store = EmbeddedStore(path, clock=ManualClock())
+    bodies = [content for b in run(store.read(Q, 0, 9, 999)) for content in b.bodies()]
+    run(store.close())
+    return bodies
+
+
+# -- whose it is ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", [b"ringdove 2\n", b"ringdove 10\n", b"ringdove\n", b"\xff\x00\x89PNG", b"mongrel 1\n"]
+)
+def test_an_unknown_format_is_refused_and_left_alone(data: Path, text: bytes) -> None:
+    """The message names both formats; nothing is changed."""
+    (data / "format").write_bytes(text)
+    before = (data / "disk" / "data.mdb").read_bytes()
+    with pytest.raises(FormatUnknown, match="this program knows 'ringdove 1'"):
+        EmbeddedStore(data)
+    with pytest.raises(FormatUnknown):
+        fsck(data)
+    with pytest.raises(FormatUnknown):
+        backup(data, data.parent / "backup")
+    assert (data / "disk" / "data.mdb").read_bytes() == before
+    assert (data / "format").read_bytes() == text
+    (data / "format").write_bytes(b"ringdove 1\n")
+    assert messages(data) == [b"kept"]
+
+
+def test_data_without_a_format_is_refused(data: Path) -> None:
+    """Whoever removed the file may have removed more."""
+    (data / "format").unlink()
+    with pytest.raises(FormatUnknown, match="no file 'format'"):
+        EmbeddedStore(data)
+    with pytest.raises(RingdoveError, match="no file 'format'"):
+        fsck(data)
+    assert not (data / "format").exists()
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "disk/notes.txt", "format/notes.txt"])
+def test_a_foreign_directory_is_refused_and_left_alone(tmp_path: Path, name: str) -> None:
+    """Somebody's files are no place for a store: a mistyped path must not litter them."""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(RingdoveError, match="Ringdove"):
+        run(EmbeddedStore(tmp_path).close())
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_environment_that_is_a_file_is_an_error(data: Path) -> None:
+    """The directory is Ringdove's, but something else took the place of its data."""
+    shutil.rmtree(data / "disk")
+    (data / "disk").write_text("mine")
+    with pytest.raises(RingdoveError, match="disk"):
+        EmbeddedStore(data)
+    assert (data / "disk").read_text() == "mine"
+
+
+def test_names_and_contents_are_synced_before_they_are_relied_upon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M3: an empty `format`, or no `memory.boot`, would be found after a power cut otherwise."""
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{fd}"), tmp_path / "data"))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    store = EmbeddedStore(tmp_path / "data")
+    run(store.create(Q, QueueSettings.make(durability="memory"), 1))
+    run(store.close())
+    for name in ("format", "memory.boot"):
+        # Under whatever name it is written first.
+        assert any(path.startswith(name) for path in synced), f"{name} is not among {synced}"
+
+
+# -- who has it -----------------------------------------------------------------------------------
+
+
+def test_a_second_process_is_told_who_has_the_directory(data: Path) -> None:
+    """One process writes at a time; its number is in the message, and it goes with it."""
+    with held(data) as holder:
+        with pytest.raises(StoreLocked, match=f"in use by process {holder.pid}[^0-9]"):
+            EmbeddedStore(data)
+        assert (data / "lock").read_text() == f"{holder.pid}\n"
+        holder.kill()
+    assert messages(data) == [b"kept"]
+
+
+def test_a_second_store_in_one_process_is_refused(data: Path) -> None:
+    """The same message, and the first store is not disturbed."""
+    store = EmbeddedStore(data)
+    with pytest.raises(StoreLocked, match=f"in use by process {os.getpid()}[^0-9]"):
+        EmbeddedStore(data)
+    assert opened(data).startswith("StoreLocked ")
+    assert run(store.stats(Q)).tail == 1
+    run(store.close())
+    assert opened(data) == "open"
+
+
+def test_fsck_and_backup_work_beside_the_process_that_writes(data: Path) -> None:
+    """They read one consistent state, without the lock."""
+    with held(data):
+        report = fsck(data)
+        assert (report.faults, report.blocks, report.messages) == ([], 1, 1)
+        assert backup(data, data.parent / "backup") > 0
+    assert messages(data.parent / "backup") == [b"kept"]
+    assert fsck(data.parent / "backup").faults == []
+
+
+# -- what it allows -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A directory that any user can reach, unlike those of pytest."""
+    path = Path(tempfile.mkdtemp())
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+def give_to_nobody(path: Path, mode: int) -> None:
+    """Make files and directories those of the user who tries, and take rights from the directory."""
+    for each in (path, *path.rglob("*")):
+        if os.getuid() == 0:
+            os.chown(each, NOBODY, NOBODY)
+    path.chmod(mode)
+
+
+def test_a_directory_that_may_not_be_written_is_refused(public: Path) -> None:
+    """Neither an empty one nor one with data; the message names the path."""
+    (public / "empty").mkdir()
+    give_to_nobody(public / "empty", 0o555)
+    answer = opened(public / "empty", NOBODY)
+    assert answer.startswith(f"StoreUnavailable Cannot use {public / 'empty'} as data directory")
+    assert "Permission denied" in answer
+    assert list((public / "empty").iterdir()) == []
+    answer = opened(public / "empty" / "below", NOBODY)
+    assert answer.startswith(f"StoreUnavailable Cannot use {public / 'empty' / 'below'}")
+
+
+def test_data_in_a_directory_that_may_not_be_written_is_refused(public: Path) -> None:
+    """Its files could be written, but no file could be added to them."""
+    fill(public / "data")
+    give_to_nobody(public / "data", 0o555)
+    answer = opened(public / "data", NOBODY)
+    assert answer.startswith(f"StoreUnavailable Cannot use {public / 'data'} as data directory")
+    (public / "data").chmod(0o755)
+    assert messages(public / "data") == [b"kept"]
+
+
+def test_data_of_another_user_is_refused(public: Path) -> None:
+    """The lock cannot be taken, so nothing is touched."""
+    fill(public / "data")
+    if os.getuid() != 0:
+        pytest.skip("needs root, to be two users")
+    answer = opened(public / "data", NOBODY)
+    assert answer.startswith(f"StoreUnavailable Cannot use {public / 'data'} as data directory")
+    assert messages(public / "data") == [b"kept"]
+
+
+def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    """The file stays as it is, also when it is above the path."""
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for path in (file, file / "below"):
+        with pytest.raises(StoreUnavailable, match=f"Cannot use {path} as data directory"):
+            EmbeddedStore(path)
+    assert file.read_text() == "mine"
+
+
+def test_a_store_that_could_not_be_opened_holds_nothing(data: Path) -> None:
+    """After the cause is gone, the same process can open the directory."""
+    (data / "format").rename(data / "away")
+    for _ in range(3):
+        with pytest.raises(FormatUnknown):
+            EmbeddedStore(data)
+    (data / "away").rename(data / "format")
+    assert messages(data) == [b"kept"]

@@ -1,0 +1,218 @@
+"""Random operations on the memory store, the embedded store and the naive model (I2-I7).
+
+`RINGDOVE_EXAMPLES` raises the number of runs and makes them differ from time to time.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, ClassVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from ringdove.core.settings import QueueSettings
+from stores.machine import Sides
+
+_EXAMPLES = os.environ.get("RINGDOVE_EXAMPLES")
+_RUNS = settings(
+    max_examples=int(_EXAMPLES or 40),
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=_EXAMPLES is None,
+    suppress_health_check=list(HealthCheck),
+)
+
+WAITS_MS = st.sampled_from([0, 1, 10, 100, 1000])
+SUBS = st.sampled_from(["default", "one", "two"])
+SHARES = st.floats(0, 1)
+#: For operations that wipe out what others have built up.
+RARELY = st.integers(0, 3).map(lambda roll: roll == 3)
+PICKS = st.tuples(
+    st.integers(0, 1000), SHARES, SHARES, st.sampled_from(["", "", "", "", "epoch", "token"])
+)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """What users of one stripe may do, in any order."""
+
+    order: ClassVar[str] = "loose"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sides: Sides | None = None
+
+    @initialize(
+        receives_max=st.sampled_from([None, None, 1, 2]),
+        retention_ms=st.sampled_from([500, 5000, 10_000_000]),
+        keep_done_ms=st.sampled_from([0, 0, 400]),
+        dedup_ms=st.sampled_from([50, 2000]),
+    )
+    def make(self, **chosen: Any) -> None:
+        if self.order == "strict":
+            chosen["receives_max"] = None
+        self.sides = Sides(
+            QueueSettings.make(
+                durability="memory", order=self.order, backoff_ms=20, backoff_ms_max=70, **chosen
+            )
+        )
+        self.next_body = 0
+
+    def teardown(self) -> None:
+        if self.sides is not None:
+            self.sides.close()
+
+    def do(self, verb: str, *arguments: Any) -> None:
+        assert self.sides is not None
+        self.sides.do(verb, *arguments)
+
+    def subs(self) -> list[str]:
+        assert self.sides is not None
+        return sorted(self.sides.memory.model.subs)
+
+    def anything_leased(self) -> bool:
+        assert self.sides is not None
+        return bool(self.sides.memory.leases and self.sides.embedded.leases)
+
+    # -- rules ----------------------------------------------------------------------------------
+
+    @rule(
+        blocks=st.lists(
+            st.tuples(
+                st.lists(st.sampled_from([b"a", b"b", b"c", b""]), min_size=1, max_size=6),
+                st.sampled_from([0, 0, 0, 5, 300]),
+            ),
+            min_size=1,
+            max_size=3,
+        )
+    )
+    def append(self, blocks: list[tuple[list[bytes], int]]) -> None:
+        made = []
+        for keys, delay_ms in blocks:
+            bodies = [b"%d" % (self.next_body + n) for n in range(len(keys))]
+            self.next_body += len(keys)
+            made.append((bodies, keys, delay_ms))
+        self.do("append", made)
+
+    @rule(
+        producer=st.sampled_from([b"p", b"q"]),
+        sequence=st.integers(0, 6),
+        span=st.integers(1, 3),
+        gaps=st.booleans(),
+    )
+    def append_in_sequence(self, **claim: Any) -> None:
+        self.do("append_judged", claim)
+
+    @rule(message_id=st.sampled_from([b"x", b"y"]))
+    def append_with_id(self, message_id: bytes) -> None:
+        self.do("append_judged", {"message_id": message_id})
+
+    @precondition(lambda self: "default" in self.subs())
+    @rule(want=st.sampled_from([1, 1, 2, 3, 5, 100]), lease_ms=st.sampled_from([10, 100, 400]))
+    def lease(self, want: int, lease_ms: int) -> None:
+        self.do("lease", "default", want, lease_ms)
+
+    @precondition(lambda self: self.subs())
+    @rule(sub=SUBS, want=st.sampled_from([1, 3, 100]), lease_ms=st.sampled_from([10, 100]))
+    def lease_elsewhere(self, sub: str, want: int, lease_ms: int) -> None:
+        known = self.subs()
+        self.do("lease", sub if sub in known else known[0], want, lease_ms)
+
+    @precondition(anything_leased)
+    @rule(picks=st.lists(PICKS, min_size=1, max_size=3))
+    def acknowledge(self, picks: list[tuple[int, float, float, str]]) -> None:
+        self.do("settle", "acknowledge", picks, None)
+
+    @precondition(anything_leased)
+    @rule(picks=st.lists(PICKS, min_size=1, max_size=2), lease_ms=WAITS_MS)
+    def extend(self, picks: list[tuple[int, float, float, str]], lease_ms: int) -> None:
+        self.do("settle", "extend", picks, lease_ms)
+
+    @precondition(anything_leased)
+    @rule(picks=st.lists(PICKS, min_size=1, max_size=2), delay_ms=WAITS_MS | st.none())
+    def release(self, picks: list[tuple[int, float, float, str]], delay_ms: int | None) -> None:
+        self.do("settle", "release", picks, delay_ms)
+
+    @rule(duration_ms=st.sampled_from([1, 5, 10, 20, 100, 100, 400]))
+    def sleep(self, duration_ms: int) -> None:
+        assert self.sides is not None
+        self.sides.clock.sleep_ms(duration_ms)
+
+    @rule(
+        sub=SUBS,
+        kind=st.sampled_from(["earliest", "latest", "offset", "time"]),
+        value=st.integers(0, 40),
+    )
+    def subscribe(self, sub: str, kind: str, value: int) -> None:
+        self.do("subscribe", sub, kind, value)
+
+    @precondition(lambda self: self.subs())
+    @rule(sub=SUBS, really=RARELY)
+    def unsubscribe(self, sub: str, really: bool) -> None:
+        if really and sub in self.subs():
+            self.do("unsubscribe", sub)
+
+    @precondition(lambda self: self.subs())
+    @rule(sub=SUBS, share=SHARES, really=RARELY)
+    def commit(self, sub: str, share: float, really: bool) -> None:
+        known = self.subs()
+        if really:
+            self.do("commit", sub if sub in known else known[0], share)
+
+    @rule(really=RARELY)
+    def purge(self, really: bool) -> None:
+        if really:
+            self.do("purge")
+
+    @rule(
+        chosen=st.sampled_from(
+            [
+                {"keep_done_ms": 0},
+                {"keep_done_ms": 300},
+                {"retention_ms": 600},
+                {"retention_ms": 8000},
+                {"backoff_ms": 5},
+                {"receives_max": 3},
+            ]
+        )
+    )
+    def configure(self, chosen: dict[str, Any]) -> None:
+        if self.order == "strict" and "receives_max" in chosen:
+            return
+        self.do("configure", chosen)
+
+    @rule()
+    def reopen(self) -> None:
+        assert self.sides is not None
+        self.sides.reopen()
+
+    @invariant()
+    def everything_holds(self) -> None:
+        if self.sides is not None:
+            self.sides.check()
+
+
+class KeyMachine(StoreMachine):
+    order = "key"
+
+
+class StrictMachine(StoreMachine):
+    order = "strict"
+
+
+StoreMachine.TestCase.settings = _RUNS
+KeyMachine.TestCase.settings = _RUNS
+StrictMachine.TestCase.settings = _RUNS
+
+
+class TestLooseQueue(StoreMachine.TestCase):
+    pass
+
+
+class TestKeyQueue(KeyMachine.TestCase):
+    pass
+
+
+class TestStrictQueue(StrictMachine.TestCase):
+    pass
