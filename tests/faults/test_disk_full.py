@@ -9,14 +9,14 @@ import errno
 import os
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
 import pytest
 
 from faults.history import body
-from faults.interpose import Faults, failing
+from faults.interpose import failing
 from ringdove.clock import ManualClock
 from ringdove.core.block import Block
 from ringdove.core.dedup import Appended, Segment
@@ -34,49 +34,51 @@ OTHER = StripeId(2, 0, 0)
 #: Bytes of the small disk: the reserve, as much again, which it wants to see, and room for messages.
 DISK_BYTES = 3 * RESERVE_BYTES
 
+#: Messages that fill it to the brim.
+SIZES = (200_000, 20_000, 1_000, 10)
+
 both = pytest.mark.parametrize("durability", ["disk", "memory"])
 
 
 class Client:
     """Sends and receives numbered messages, and knows which were acknowledged."""
 
-    def __init__(self, path: Path, durability: Durability = "disk", size: int = 1_000) -> None:
+    def __init__(self, path: Path, durability: Durability = "disk") -> None:
         self.path = path
-        self.size = size
-        self.sent: list[int] = []
+        self.sent: list[bytes] = []
         self.done: list[int] = []
         self._numbers = count()
         self.store = EmbeddedStore(path, clock=ManualClock())
         for stripe in (Q, OTHER):
             run(self.store.create(stripe, QueueSettings.make(durability=durability), 1))
 
-    def segment(self, number: int) -> Segment:
-        return Segment(Block.build([body(7, number, self.size)], sent_ms=1))
+    def segment(self, size: int = 1_000) -> Segment:
+        """The next message, ready to be sent."""
+        return Segment(Block.build([body(7, next(self._numbers), size)], sent_ms=1))
 
-    def send(self) -> int:
-        """Send the next message; answers its number."""
-        number = next(self._numbers)
-        (answer,) = run(self.store.append(Q, [self.segment(number)], 1))
-        assert answer == Appended(len(self.sent))
-        self.sent.append(number)
-        return number
+    def send(self, size: int = 1_000) -> None:
+        segment = self.segment(size)
+        assert run(self.store.append(Q, [segment], 1)) == [Appended(len(self.sent))]
+        self.sent += segment.block.bodies()
 
-    def fill(self) -> int:
-        """Send until the disk is full; answers how many could be sent."""
-        for sent in range(100_000):
+    def fill(self, *sizes: int) -> int:
+        """Send until the disk is full for messages of each size; answers how many were sent."""
+        before = len(self.sent)
+        for size in sizes:
             try:
-                self.send()
+                while len(self.sent) < before + 50_000:
+                    self.send(size)
             except StoreFull:
-                return sent
-        raise AssertionError("the disk never gets full")
+                continue
+            raise AssertionError("the disk never gets full")
+        return len(self.sent) - before
 
     def lease(self, want: int = 1) -> list[Claim]:
-        """Lease messages, which must be the next ones, as they were sent."""
+        """Lease messages, which must be as they were sent."""
         delivery = run(self.store.lease(Q, "default", want, 60_000, 1, 1))
         for leased in delivery.runs:
             bodies = [content for block in leased.blocks for content in block.bodies()]
-            numbers = self.sent[leased.run.lo : leased.run.hi]
-            assert bodies == [body(7, number, self.size) for number in numbers]
+            assert bodies == self.sent[leased.run.lo : leased.run.hi]
         return [Claim(delivery.epoch, d.run.token, d.run.lo, d.run.hi) for d in delivery.runs]
 
     def acknowledge(self, claims: list[Claim]) -> None:
@@ -151,12 +153,12 @@ def test_everything_that_writes_says_that_the_disk_is_full(
 
 def test_an_acknowledgement_survives_the_refusal_of_a_send_beside_it(tmp_path: Path) -> None:
     """They wait for one commit; the disk has room for the small one only."""
-    client = Client(tmp_path, size=50_000)
+    client = Client(tmp_path)
     client.send()
     claims = client.lease()
     client.send()
     with failing(tmp_path, when=lambda path, offset, length: length >= 50_000):
-        refused = client.store.submit_append(Q, [client.segment(99)], 1)
+        refused = client.store.submit_append(Q, [client.segment(50_000)], 1)
         client.acknowledge(claims)
         assert isinstance(refused.error(), StoreFull)
     client.reopen()
@@ -168,7 +170,7 @@ def test_a_refused_send_does_not_use_up_its_sequence(tmp_path: Path) -> None:
     """M2: the retry is new, and the retry of the retry is a repetition."""
     client = Client(tmp_path)
     store = client.store
-    segments = [client.segment(n)._replace(producer=b"p", sequence=n) for n in range(2)]
+    segments = [client.segment()._replace(producer=b"p", sequence=n) for n in range(2)]
     assert run(store.append(OTHER, segments[:1], 1)) == [Appended(0)]
     with failing(tmp_path), pytest.raises(StoreFull):
         run(store.append(OTHER, segments[1:], 1))
@@ -183,11 +185,11 @@ def test_senders_on_an_event_loop_are_refused_and_go_on(tmp_path: Path) -> None:
     store = client.store
 
     async def main() -> None:
-        sends = [store.append(Q, [client.segment(n)], 1) for n in range(8)]
+        sends = [store.append(Q, [client.segment()], 1) for _ in range(8)]
         with failing(tmp_path):
             answers = await asyncio.wait_for(asyncio.gather(*sends, return_exceptions=True), 60)
         assert {type(answer) for answer in answers} == {StoreFull}
-        sends = [store.append(Q, [client.segment(n)], 1) for n in range(8)]
+        sends = [store.append(Q, [client.segment()], 1) for _ in range(8)]
         answers = await asyncio.wait_for(asyncio.gather(*sends), 60)
         assert [answer for (answer,) in answers] == [Appended(n) for n in range(8)]
 
@@ -198,15 +200,15 @@ def test_senders_on_an_event_loop_are_refused_and_go_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("short", [True, False])
 def test_a_write_that_fails_once_is_no_reason_to_give_up(tmp_path: Path, short: bool) -> None:
     """StoreUnavailable promises that a retry may succeed; LMDB itself goes on after such an error."""
-    client = Client(tmp_path, size=50_000)
+    client = Client(tmp_path)
     client.send()
 
     def large(path: Path, offset: int, length: int) -> bool:
         return length >= 50_000
 
     with failing(tmp_path, errno.EIO, large, short), pytest.raises(StoreUnavailable):
-        client.send()
-    client.send()
+        client.send(50_000)
+    client.send(50_000)
     client.drain()
     client.close()
 
@@ -216,14 +218,13 @@ def test_a_failure_that_lmdb_cannot_survive_is_told_to_everybody(tmp_path: Path,
     """Its header page cannot be written: the store says so to all callers, and opens again (I1)."""
     client = Client(tmp_path)
     client.send()
-    store = client.store
     client.reopen()
     store = client.store
     with failing(tmp_path, error, lambda path, offset, length: offset < 8192):
         with pytest.raises(StoreUnavailable):
             client.send()
     for call in (
-        lambda: store.append(Q, [client.segment(5)], 1),
+        lambda: store.append(Q, [client.segment()], 1),
         lambda: store.lease(OTHER, "default", 1, 1_000, 1, 1),
         lambda: store.stats(OTHER),
         lambda: store.get("key"),
@@ -311,18 +312,28 @@ Disk = tuple[Path, Callable[[int], None]]
 
 
 @both
-@pytest.mark.parametrize("size", [1_000, 20_000, 200_000])
-def test_a_full_disk_is_drained_and_filled_again(
-    disk: Disk, durability: Durability, size: int
-) -> None:
+def test_a_full_disk_is_drained_and_filled_again(disk: Disk, durability: Durability) -> None:
     """Everything that was acknowledged is received; the space it took is used again."""
-    client = Client(disk[0], durability, size)
-    for _ in range(3):
-        assert client.fill() > 0
-        client.drain()
-    client.reopen()
-    client.send()
+    client = Client(disk[0], durability)
+    assert client.fill(*SIZES) > 0
     client.drain()
+    client.send(200_000)
+    client.reopen()
+    client.send(200_000)
+    client.drain()
+    client.close()
+
+
+@both
+@pytest.mark.parametrize("sizes", [SIZES, SIZES[:1], SIZES[1:2]])
+def test_a_disk_can_be_filled_again_and_again(
+    disk: Disk, durability: Durability, sizes: tuple[int, ...]
+) -> None:
+    """The room that acknowledgements need is there every time."""
+    client = Client(disk[0], durability)
+    for _ in range(4):
+        assert client.fill(*sizes) > 0
+        client.drain()
     client.close()
 
 
@@ -330,14 +341,14 @@ def test_a_full_disk_is_drained_and_filled_again(
 def test_a_full_disk_keeps_room_for_acknowledgements(disk: Disk, durability: Durability) -> None:
     """Sends that go on knocking must not take the room that acknowledgements need."""
     client = Client(disk[0], durability)
-    client.fill()
+    client.fill(*SIZES)
     for _ in range(12):
         claims = client.lease()
-        client.fill()
+        client.fill(*SIZES)
         client.acknowledge(claims)
-        client.fill()
+        client.fill(*SIZES)
     client.drain()
-    assert client.fill() > 0
+    assert client.fill(SIZES[0]) > 0
     client.close()
 
 
@@ -346,10 +357,10 @@ def test_sends_work_again_when_there_is_room(disk: Disk, durability: Durability)
     """Somebody else makes room; nobody needs to tell the store."""
     path, resize = disk
     client = Client(path, durability)
-    client.fill()
+    client.fill(*SIZES)
     claims = client.lease(10)
     resize(2 * DISK_BYTES)
-    client.send()
+    client.send(200_000)
     client.acknowledge(claims)
     client.reopen()
     client.drain()
@@ -358,17 +369,15 @@ def test_sends_work_again_when_there_is_room(disk: Disk, durability: Durability)
 
 def test_a_store_opens_on_a_full_disk(disk: Disk) -> None:
     """A restart is the first thing that people try; then they must be able to receive."""
-    client = Client(disk[0])
-    client.fill()
-    (disk[0] / "ballast").write_bytes(b"")
-    with (disk[0] / "ballast").open("wb", buffering=0) as file:
-        try:
-            while file.tell() < DISK_BYTES:
-                file.write(bytes(4096))
-        except OSError:
-            pass
+    path, _ = disk
+    client = Client(path)
+    client.fill(*SIZES)
+    ballast = path / "ballast"
+    with ballast.open("wb", buffering=0) as file, suppress(OSError):
+        while file.tell() < DISK_BYTES:
+            file.write(bytes(4096))
     client.reopen()
     client.drain()
-    (disk[0] / "ballast").unlink()
+    ballast.unlink()
     client.send()
     client.close()

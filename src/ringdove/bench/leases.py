@@ -24,7 +24,7 @@ _LEASE_MS = 60_000
 def run(directory: Path | None, count: int) -> dict[str, Any]:
     """Costs at a hundredth, a tenth and all of `count` outstanding leases."""
     clock = ManualClock()
-    sizes = [max(count // 100, _SAMPLE), max(count // 10, _SAMPLE), count]
+    sizes = [max(share, 2 * _SAMPLE) for share in (count // 100, count // 10, count)]
     rows = []
     with (
         place(directory) as data,

@@ -24,7 +24,9 @@ Examples:
 """,
     version=__version__,
     help_format="markdown",
+    suppress_keyboard_interrupt=False,
 )
+app.meta.suppress_keyboard_interrupt = False
 app.meta.group_parameters = Group("Where the queues are", sort_key=0)
 
 app.command(queues.app)

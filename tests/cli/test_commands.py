@@ -1,0 +1,303 @@
+"""Every command of the command line, its failures included, as a user sees them."""
+
+import io
+import json
+import sys
+
+import pytest
+
+from ringdove.cli import EXIT_INTERRUPTED, EXIT_OK, EXIT_REFUSED, EXIT_STORE, EXIT_USAGE, run
+
+
+class Shell:
+    """Runs commands in a data directory and keeps what they print."""
+
+    def __init__(self, directory, capfd, monkeypatch):
+        self.directory = directory
+        self._capfd = capfd
+        self._monkeypatch = monkeypatch
+
+    def __call__(self, *arguments, code=EXIT_OK, stdin=None):
+        if stdin is not None:
+            self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        self._capfd.readouterr()
+        actual = run(["--data", str(self.directory), *arguments])
+        captured = self._capfd.readouterr()
+        self.out, self.err = captured.out, captured.err
+        assert actual == code, f"{arguments}: {actual}\n{self.out}\n{self.err}"
+        return self.out
+
+    def json(self, *arguments, **options):
+        return [json.loads(line) for line in self(*arguments, "--json", **options).splitlines()]
+
+
+@pytest.fixture
+def sh(tmp_path, capfd, monkeypatch):
+    return Shell(tmp_path / "data", capfd, monkeypatch)
+
+
+@pytest.fixture
+def readings(sh):
+    sh("queue", "create", "readings", "--receives-max", "2", "--lease-ms", "10m")
+    return sh
+
+
+def test_a_queue_is_created_listed_shown_changed_and_deleted(readings):
+    sh = readings
+    assert "readings.dead" in sh.err
+    [dead, queue] = sorted(sh.json("queue", "list"), key=lambda q: q["name"], reverse=True)
+    assert (queue["name"], dead["name"]) == ("readings", "readings.dead")
+    assert "readings" in sh("queue", "list")
+    [shown] = sh.json("queue", "show", "readings")
+    assert shown["settings"]["lease_ms"] == 600_000
+    assert "600000" in sh("queue", "show", "readings")
+    sh("queue", "set", "readings", "--lease-ms", "1.5s", "--bytes-max", "1GiB")
+    assert "lease_ms = 1500" in sh.err
+    [settings] = sh.json("queue", "set", "readings", "--spread", "auto")
+    assert (settings["spread"], settings["bytes_max"]) == ("auto", 2**30)
+    sh("queue", "delete", "readings", "--yes")
+    assert [q["name"] for q in sh.json("queue", "list")] == ["readings.dead"]
+
+
+def test_creating_again_is_fine_and_differently_is_refused(readings):
+    readings("queue", "create", "readings", "--receives-max", "2", "--lease-ms", "600s")
+    readings("queue", "create", "readings", code=EXIT_REFUSED)
+    assert "lease_ms is 600000, not 30000" in readings.err
+    readings("queue", "set", "readings", code=EXIT_REFUSED)
+    assert "at least one setting" in readings.err
+    readings("queue", "create", "x", "--order", "key", "--priority", "3", code=EXIT_REFUSED)
+    assert "forbids" in readings.err
+    readings("queue", "create", "x", "--lease-ms", "soon", code=EXIT_REFUSED)
+    assert "'soon' is no duration" in readings.err
+    readings("queue", "create", "bad name", code=EXIT_REFUSED)
+    assert "no queue name" in readings.err
+
+
+def test_messages_are_sent_and_received(readings):
+    sh = readings
+    sh("send", "readings", "hello", "-5", "--key", "k", "-a", "unit=C", "-a", "n=3")
+    assert "Sent 2 messages" in sh.err
+    sh("send", "readings", "-", stdin=b"one\ntwo\n")
+    assert sh("peek", "readings").split() == ["hello", "-5", "one", "two"]
+    found = sh.json("receive", "readings", "--max", "2")
+    assert [m["body"] for m in found] == ["hello", "-5"]
+    assert found[0]["attributes"] == {"unit": "C", "n": 3}
+    assert found[0]["key"] == "k"
+    assert sh("receive", "readings", "--max", "10", "--ack").split() == ["one", "two"]
+    sh("ack", found[0]["receipt"])
+    assert "Acknowledged 1 message." in sh.err
+    sh("extend", found[1]["receipt"], "--lease-ms", "1h")
+    sh("release", found[1]["receipt"], "--delay-ms", "0")
+    assert sh("receive", "readings", "--ack").split() == ["-5"]
+    assert sh("receive", "readings") == ""
+    sh("ack", found[0]["receipt"])
+
+
+def test_files_ndjson_and_binary_bodies(readings, tmp_path):
+    sh = readings
+    (tmp_path / "a.bin").write_bytes(b"\xff\x00\n")
+    sh("send", "readings", "--file", str(tmp_path / "a.bin"))
+    [message] = sh.json("receive", "readings", "--ack")
+    assert message["body_base64"] == "/wAK"
+    lines = [
+        {"body": "x", "key": "k", "attributes": {"a": 1.5}, "id": "1"},
+        {"body_base64": "/wAK"},
+        {"body": {"nested": True}},
+    ]
+    stdin = "\n".join(map(json.dumps, lines)).encode()
+    [summary] = sh.json("send", "readings", "--ndjson", "-", stdin=stdin)
+    assert summary == {"sent": 3, "duplicates": 0}
+    [summary] = sh.json("send", "readings", "--ndjson", '{"body": "x", "id": "1"}')
+    assert summary == {"sent": 1, "duplicates": 1}
+    first, second, third = sh.json("receive", "readings", "--max", "5", "--ack")
+    assert (first["key"], first["attributes"]) == ("k", {"a": 1.5})
+    assert second["body_base64"] == "/wAK"
+    assert third["body"] == '{"nested": true}'
+    for bad in ("{", "[]", '{"text": 1}', '{"body_base64": "?"}', "{}"):
+        sh("send", "readings", "--ndjson", bad, code=EXIT_REFUSED)
+        assert "is no message" in sh.err
+    sh("send", "readings", "--file", str(tmp_path / "missing"), code=EXIT_REFUSED)
+    assert "No such file" in sh.err
+
+
+def test_senseless_sends_are_refused(readings):
+    sh = readings
+    sh("send", "readings", code=EXIT_REFUSED)
+    assert "Nothing to send" in sh.err
+    sh("send", "readngs", "x", code=EXIT_REFUSED)
+    assert "Did you mean 'readings'?" in sh.err
+    sh("send", "readings", "x", "y", "--id", "1", code=EXIT_REFUSED)
+    assert "one by one" in sh.err
+    sh("send", "readings", "x", "-a", "novalue", code=EXIT_REFUSED)
+    assert "name=value" in sh.err
+    sh("send", "readings", "x", "--priority", "3", code=EXIT_REFUSED)
+    sh("ack", "nonsense!", code=EXIT_REFUSED)
+    assert "no receipt" in sh.err
+    sh("ack", code=EXIT_REFUSED)
+
+
+def test_dead_letters_are_listed_shown_and_sent_back(readings):
+    sh = readings
+    sh("dead", "list")
+    assert "readings.dead" in sh.out
+    sh("send", "readings", "poison")
+    for _ in range(2):
+        [message] = sh.json("receive", "readings")
+        sh("release", message["receipt"], "--delay-ms", "0")
+    assert sh("receive", "readings") == ""
+    [listed] = sh.json("dead", "list")
+    assert listed == {"queue": "readings", "dead_letter": "readings.dead", "waiting": 1}
+    assert "received 2 times" in sh("dead", "show", "readings")
+    [letter] = sh.json("dead", "show", "readings.dead")
+    assert letter["body"] == "poison"
+    sh("dead", "redrive", "readings")
+    assert "Sent 1 dead letters" in sh.err
+    assert sh("receive", "readings", "--ack") == "poison\n"
+    sh("queue", "create", "plain")
+    sh("dead", "show", "plain", code=EXIT_REFUSED)
+    assert "ringdove queue set plain" in sh.err
+
+
+def test_purge_and_delete_ask_before_they_act(readings, monkeypatch):
+    sh = readings
+    sh("send", "readings", "x")
+    sh("queue", "purge", "readings", code=EXIT_REFUSED, stdin=b"")
+    assert "--yes" in sh.err
+    sh("queue", "purge", "readings", "--yes")
+    assert "Dropped 1" in sh.err
+    sh("queue", "delete", "nothing", "--yes", code=EXIT_REFUSED)
+
+
+def test_subscriptions_and_replay(sh):
+    sh("queue", "create", "events", "--keep-done-ms", "1h")
+    sh("send", "events", "0", "1", "2")
+    sh("queue", "subscribe", "events", "billing", "--start", "earliest")
+    sh("queue", "subscribe", "events", "tail", "--start", "1")
+    assert sh("receive", "events", "-n", "9", "--subscription", "tail", "--ack").split() == [
+        "1",
+        "2",
+    ]
+    assert sh("receive", "events", "-n", "9", "--subscription", "billing", "--ack") == "0\n1\n2\n"
+    assert sh("replay", "events", "--offset", "1", "--max", "1") == "1\n"
+    assert sh("replay", "events", "--time-ms", "0").split() == ["0", "1", "2"]
+    sh("queue", "unsubscribe", "events", "tail")
+    sh("queue", "unsubscribe", "events", "tail", code=EXIT_REFUSED)
+    assert "it has: billing" in sh.err
+    sh("queue", "subscribe", "events", "x", "--start", "soon", code=EXIT_REFUSED)
+    assert "earliest, latest" in sh.err
+
+
+def test_stats_once_and_again(readings):
+    sh = readings
+    sh("send", "readings", "x", "y")
+    assert "readings" in sh("stats")
+    rows = sh.json("stats", "readings", "--watch", "--every", "0.01", "--count", "2")
+    assert [row["waiting"] for row in rows] == [2, 2]
+    assert rows[1]["sent_per_s"] == 0
+
+
+def test_fsck_backup_and_compact(readings, tmp_path):
+    sh = readings
+    sh("send", "readings", "-", stdin=b"x\n" * 1000)
+    assert "All is well." in sh("fsck")
+    [report] = sh.json("fsck")
+    assert (report["messages"], report["faults"]) == (1000, [])
+    sh("backup", str(tmp_path / "copy"))
+    sh("backup", str(tmp_path / "copy"), code=EXIT_REFUSED)
+    assert "not empty" in sh.err
+    [summary] = sh.json("compact")
+    assert summary["bytes_after"] <= summary["bytes_before"]
+    copy = type(sh)(tmp_path / "copy", sh._capfd, sh._monkeypatch)
+    assert copy("receive", "readings", "-n", "9999", "--ack").count("x") == 1000
+    assert sh("receive", "readings", "-n", "9999", "--ack").count("x") == 1000
+
+
+def test_fsck_finds_a_flipped_byte(readings):
+    sh = readings
+    sh("send", "readings", "findme" * 100)
+    data = sh.directory / "disk" / "data.mdb"
+    content = bytearray(data.read_bytes())
+    at = content.rindex(b"findmefindme")
+    content[at] ^= 1
+    data.write_bytes(content)
+    assert "FAULT" in sh("fsck", code=EXIT_STORE)
+    sh("receive", "readings", code=EXIT_STORE)
+    assert "damaged" in sh.err
+
+
+def test_a_typo_in_the_directory_makes_no_directory(sh):
+    sh("queue", "list", code=EXIT_STORE)
+    assert "There is no data directory" in sh.err
+    assert not sh.directory.exists()
+    sh("fsck", code=EXIT_STORE)
+
+
+def test_usage_errors_suggest_what_was_meant(readings):
+    sh = readings
+    sh("sned", "readings", "x", code=EXIT_USAGE)
+    assert 'Did you mean "send"' in sh.out + sh.err
+    sh("receive", "readings", "--mx", "3", code=EXIT_USAGE)
+    assert "--max" in sh.out + sh.err
+    sh("receive", code=EXIT_USAGE)
+    sh("queue", "create", "x", "--order", "random", code=EXIT_USAGE)
+
+
+def test_help_version_and_completion(sh):
+    assert "Commands" in sh("--help")
+    assert "seq 1000000" in sh("send", "--help")
+    assert "How long a received" in sh("queue", "create", "--help")
+    assert sh("--version").strip()
+    for shell in ("bash", "zsh", "fish"):
+        assert "ringdove" in sh("completion", shell)
+
+
+def test_url_environment_and_config_name_the_place(readings, tmp_path, monkeypatch, capfd):
+    sh = readings
+    url = f"file:{sh.directory}"
+    assert run(["--url", url, "queue", "list"]) == EXIT_OK
+    assert run(["--url", url, "--data", "x", "queue", "list"]) == EXIT_REFUSED
+    monkeypatch.setenv("RINGDOVE_URL", url)
+    assert run(["queue", "list"]) == EXIT_OK
+    monkeypatch.delenv("RINGDOVE_URL")
+    monkeypatch.setenv("RINGDOVE_DATA", str(sh.directory))
+    assert run(["queue", "list"]) == EXIT_OK
+    monkeypatch.delenv("RINGDOVE_DATA")
+    monkeypatch.chdir(tmp_path)
+    assert run(["queue", "list"]) == EXIT_STORE
+    (tmp_path / "ringdove.toml").write_text(f'url = "{url}"\n')
+    assert run(["queue", "list"]) == EXIT_OK
+    (tmp_path / "ringdove.toml").write_text("url = \n")
+    assert run(["queue", "list"]) == EXIT_REFUSED
+    assert run(["--url", "memory:", "fsck"]) == EXIT_REFUSED
+
+
+def test_ctrl_c_leaves_cleanly(readings, monkeypatch):
+    def interrupted(*_arguments, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ringdove.client.sync.Queue.receive", interrupted)
+    readings("receive", "readings", "--wait", "60", code=EXIT_INTERRUPTED)
+    assert "interrupted" in readings.err
+
+
+def test_the_demo_runs_and_reports(sh, tmp_path):
+    [report] = sh.json("demo", "--messages", "20000", "--dir", str(tmp_path))
+    assert (report["lost"], report["damaged"], report["unexpected"]) == (0, 0, 0)
+    assert report["left_in_queue"] == 0
+    assert report["died_holding"] > 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("engine", "--quick"),
+        ("backlog", "--messages", "20000"),
+        ("leases", "--count", "1000"),
+        ("groups", "--messages", "2000", "--groups", "200"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_benchmarks_run_and_report(sh, tmp_path, arguments):
+    [result] = sh.json("bench", *arguments, "--dir", str(tmp_path))
+    assert result[arguments[0]]
+    assert result.get("out_of_order", 0) == 0

@@ -1,0 +1,81 @@
+"""The program as a process: signals, pipes, exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+PROGRAM = [sys.executable, "-c", "from ringdove.cli import main; main()"]
+
+
+def ringdove(directory, *arguments, **options):
+    environment = {**os.environ, "RINGDOVE_DATA": str(directory)}
+    return subprocess.run(
+        [*PROGRAM, *arguments],
+        env=environment,
+        capture_output=True,
+        timeout=120,
+        check=False,
+        **options,
+    )
+
+
+def test_a_pipe_goes_in_and_comes_out(tmp_path):
+    assert ringdove(tmp_path, "queue", "create", "q").returncode == 0
+    lines = b"".join(b"%d\n" % n for n in range(20_000))
+    assert ringdove(tmp_path, "send", "q", "-", input=lines).returncode == 0
+    received = ringdove(tmp_path, "receive", "q", "--max", "100000", "--ack")
+    assert received.stdout == lines
+
+
+def test_ctrl_c_ends_a_waiting_receive_and_loses_nothing(tmp_path):
+    ringdove(tmp_path, "queue", "create", "q")
+    environment = {**os.environ, "RINGDOVE_DATA": str(tmp_path)}
+    waiting = subprocess.Popen(
+        [*PROGRAM, "stats", "--watch", "--json"], env=environment, stdout=subprocess.PIPE
+    )
+    assert json.loads(waiting.stdout.readline())["queue"] == "q"
+    refused = ringdove(tmp_path, "send", "q", "x")
+    assert refused.returncode == 3
+    assert str(waiting.pid).encode() in refused.stderr
+    waiting.send_signal(signal.SIGINT)
+    waiting.communicate(timeout=60)
+    assert waiting.returncode == 130
+    assert ringdove(tmp_path, "send", "q", "x").returncode == 0
+    assert ringdove(tmp_path, "receive", "q", "--ack").stdout == b"x\n"
+
+
+def test_fsck_and_backup_work_beside_a_writer(tmp_path):
+    ringdove(tmp_path / "data", "queue", "create", "q")
+    ringdove(tmp_path / "data", "send", "q", "x")
+    environment = {**os.environ, "RINGDOVE_DATA": str(tmp_path / "data")}
+    writer = subprocess.Popen(
+        [*PROGRAM, "stats", "--watch", "--json"], env=environment, stdout=subprocess.PIPE
+    )
+    writer.stdout.readline()
+    try:
+        assert ringdove(tmp_path / "data", "fsck").returncode == 0
+        assert ringdove(tmp_path / "data", "backup", str(tmp_path / "copy")).returncode == 0
+    finally:
+        writer.send_signal(signal.SIGINT)
+        writer.communicate(timeout=60)
+    assert ringdove(tmp_path / "copy", "receive", "q").stdout == b"x\n"
+
+
+def test_a_closed_pipe_is_no_error(tmp_path):
+    ringdove(tmp_path, "queue", "create", "q")
+    ringdove(tmp_path, "send", "q", "-", input=b"x\n" * 50_000)
+    environment = {**os.environ, "RINGDOVE_DATA": str(tmp_path)}
+    receiver = subprocess.Popen(
+        [*PROGRAM, "peek", "q", "--max", "50000"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    receiver.stdout.readline()
+    receiver.stdout.close()
+    errors = receiver.stderr.read()
+    receiver.stderr.close()
+    receiver.wait(timeout=60)
+    assert b"Traceback" not in errors
