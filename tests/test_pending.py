@@ -158,10 +158,7 @@ def test_a_coroutine_may_wait_again_and_again(drive: Driver):
         thread.join()
 
 
-def test_an_endless_time_limit_is_no_limit(drive: Driver, request: pytest.FixtureRequest):
-    if drive is not asyncio.run:
-        reason = "threads cannot wait for an infinite time; block() passes it on to a lock"
-        request.applymarker(pytest.mark.xfail(strict=True, raises=OverflowError, reason=reason))
+def test_an_endless_time_limit_is_no_limit(drive: Driver):
     pending = Watched()
     thread = deliver_when_waited(pending, lambda: pending.resolve(1))
     try:
@@ -402,9 +399,6 @@ def test_a_result_for_a_closed_loop_is_dropped_without_harm():
     assert pending.result() == 1
 
 
-@pytest.mark.xfail(
-    strict=True, raises=TypeError, reason="the error speaks of futures and subscripts"
-)
 def test_running_inside_an_event_loop_is_refused_with_the_reason():
     async def work() -> None:
         run(result_of(Pending()))

@@ -30,11 +30,12 @@ BODY_BYTES_MAX = 16 * 1024 * 1024
 #: Bytes of a message key. Keys are group names and device ids, not payloads.
 KEY_BYTES_MAX = 1024
 
-#: Bytes of the encoded attributes of one message.
-ATTRIBUTES_BYTES_MAX = 256 * 1024
+#: Bytes of the encoded attributes of one message; as large as a default body.
+ATTRIBUTES_BYTES_MAX = 1024 * 1024
 
-#: Attributes of one message.
+#: Attributes of one message, and values of one that is a list.
 ATTRIBUTES_MAX = 64
+ATTRIBUTE_LIST_MAX = 64
 
 #: Bytes of a message id given by the sender for deduplication.
 MESSAGE_ID_BYTES_MAX = 256

@@ -14,7 +14,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from ringdove.errors import WaitTimeout
+from ringdove.errors import LocalProtocolError, WaitTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
@@ -97,7 +97,8 @@ class Pending(Generic[T]):
         gate = threading.Lock()
         gate.acquire()
         self.when_done(gate.release)
-        if gate.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s)):
+        longest_s = threading.TIMEOUT_MAX
+        if gate.acquire(timeout=-1 if timeout_s is None else min(max(0.0, timeout_s), longest_s)):
             return True
         self.forget(gate.release)
         return self.done
@@ -212,8 +213,17 @@ class Started(Generic[T]):
             self._error = error
 
 
+def _refuse_on_event_loop(coroutine: Coroutine[Any, Any, Any]) -> None:
+    if on_event_loop():
+        coroutine.close()
+        raise LocalProtocolError(
+            "The synchronous client would block the running event loop: use ringdove.aio there."
+        )
+
+
 def start(coroutine: Coroutine[Any, Any, T]) -> Started[T]:
     """Drive a coroutine to its first wait, have that work begun, and come back."""
+    _refuse_on_event_loop(coroutine)
     started = Started(coroutine)
     started.begin()
     return started
@@ -221,6 +231,7 @@ def start(coroutine: Coroutine[Any, Any, T]) -> Started[T]:
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Drive a coroutine to its end in this thread, without an event loop."""
+    _refuse_on_event_loop(coroutine)
     try:
         step: tuple[Pending[Any], float | None] = coroutine.send(None)
         while True:

@@ -104,7 +104,7 @@ def _columns(raw: bytes, count: int, number: int) -> list[list[bytes]]:
 
 
 def _attributes(packed: bytes) -> dict[str, Any]:
-    _must(len(packed) <= 262_144, "R17")
+    _must(len(packed) <= 1_048_576, "R17")
     try:
         named = msgspec.msgpack.decode(packed)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -113,5 +113,5 @@ def _attributes(packed: bytes) -> dict[str, Any]:
     for name, value in named.items():
         _must(isinstance(name, str), "R17")
         values = value if isinstance(value, list) else [value]
-        _must(all(isinstance(each, _SCALARS) for each in values), "R17")
+        _must(len(values) <= 64 and all(isinstance(each, _SCALARS) for each in values), "R17")
     return named

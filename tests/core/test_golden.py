@@ -163,7 +163,7 @@ def test_the_codec_table_names_the_codecs_of_the_code():
 
 def test_the_limits_of_the_document_are_those_of_the_code():
     table = [row for row in rows(section("Limits")) if row[0] != "limit"]
-    assert len(table) == 8
+    assert len(table) == 9
     for name, value, _ in table:
         assert getattr(limits, name.strip("`")) == int(value.replace(",", ""))
 

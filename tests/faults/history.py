@@ -1,161 +1,42 @@
 """An independent judge of what a store did before and after a crash.
 
-The process under test writes down what it is about to do and what came back, one event per line, each
-with one `os.write`, so that a SIGKILL loses nothing that was written. `Ledger` follows such a history
-and knows at any moment what a store has promised; `check` holds a reopened store against it. Neither
-uses anything of the store but its public calls, and message bodies are a function of the operation's
-number, so every byte that comes back can be verified without having been stored elsewhere.
+The process under test writes down what it is about to do and what came back (events.py). `Ledger`
+follows such a history and knows at any moment what a store has promised; `check` holds a reopened
+store against it. Neither uses anything of the store but its public calls.
 
 What is checked, in the words of stores/base.py: nothing acknowledged or ever delivered is lost or
-changed (I1), nothing is in two live leases (I3), nothing whose acknowledge returned is delivered again
-(I4), nothing goes before it is done (I6), no offset is reused and there is no gap (I7), no message is
-stored twice (M2), an append that never returned is there as a whole or not at all, and what is neither
-done nor on its way to be is deliverable (I2).
+changed (I1), nothing is in two live leases (I3), nothing whose acknowledge returned is delivered
+again (I4), nothing goes before it is done (I6), no offset is reused and there is no gap (I7), no
+message is stored twice (M2), an append that never returned is there as a whole or not at all, and
+what is neither done nor on its way to be is deliverable (I2).
 """
 
-import os
 from collections.abc import Iterable, Iterator
-from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from faults.events import (
+    Acknowledged,
+    Acknowledging,
+    Crash,
+    Event,
+    Leased,
+    Refused,
+    Releasing,
+    Sending,
+    Sent,
+    Stripe,
+    Trouble,
+    bodies,
+    digest,
+)
 from ringdove.clock import ManualClock
 from ringdove.core.block import Block
 from ringdove.limits import LEASE_MESSAGES_MAX
 from ringdove.pending import run
 from ringdove.stores.base import Claim, Store, StripeId
 
-#: How long workloads lease: longer than any process under test lives, so that no lease ends by itself.
+#: How long workloads lease: longer than any process under test lives, so that no lease just ends.
 LEASE_MS = 60_000
-
-Stripe = tuple[int, int, int]
-
-
-class Event(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Something that a process under test did."""
-
-
-class Opened(Event, frozen=True):
-    """The store is open and its queues are there."""
-
-
-class Sending(Event, frozen=True):
-    """Before an append: the sizes of its bodies, by segment, and its place in a producer's sequence."""
-
-    op: int
-    stripe: Stripe
-    sizes: list[list[int]]
-    producer: str = ""
-    sequence: int = 0
-
-
-class Sent(Event, frozen=True):
-    """An append returned; `bases` are the offsets of its segments, -1 where the store forgot them."""
-
-    op: int
-    bases: list[int]
-
-
-class Refused(Event, frozen=True):
-    """An append failed with the promise that nothing was stored."""
-
-    op: int
-
-
-class Leased(Event, frozen=True):
-    """A lease returned messages from offset `lo` on."""
-
-    stripe: Stripe
-    subscription: str
-    lo: int
-    digests: list[str]
-
-
-class Acknowledging(Event, frozen=True):
-    """Before an acknowledge: [lo, hi) may be done from now on."""
-
-    stripe: Stripe
-    subscription: str
-    lo: int
-    hi: int
-
-
-class Acknowledged(Event, frozen=True):
-    """An acknowledge returned: [lo, hi) is done for good."""
-
-    stripe: Stripe
-    subscription: str
-    lo: int
-    hi: int
-
-
-class Releasing(Event, frozen=True):
-    """Before a release: [lo, hi) may be leased again."""
-
-    stripe: Stripe
-    subscription: str
-    lo: int
-    hi: int
-
-
-class Crash(Event, frozen=True):
-    """The process is gone, and its leases with it."""
-
-
-class Trouble(Event, frozen=True):
-    """Something happened that never should, in words."""
-
-    text: str
-
-
-AnyEvent = (
-    Opened | Sending | Sent | Refused | Leased | Acknowledging | Acknowledged | Releasing | Crash
-    | Trouble
-)  # fmt: skip
-_decode = msgspec.json.Decoder(AnyEvent).decode
-
-
-def body(op: int, number: int, size: int) -> bytes:
-    """The body of message `number` of an operation: every eight bytes of it are told from any other's."""
-    seed = blake2b(f"{op} {number}".encode(), digest_size=32).digest()
-    return (seed * (size // len(seed) + 1))[: max(size, 8)]
-
-
-def bodies(sending: Sending) -> list[list[bytes]]:
-    """All bodies of an operation, by segment."""
-    numbers = iter(range(sum(map(len, sending.sizes))))
-    return [[body(sending.op, next(numbers), size) for size in sizes] for sizes in sending.sizes]
-
-
-def digest(content: bytes) -> str:
-    """A short name of a body."""
-    return blake2b(content, digest_size=8).hexdigest()
-
-
-class Diary:
-    """An append-only file of events, which several threads may write."""
-
-    def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-
-    def __call__(self, event: Event) -> None:
-        """Write one event, whole."""
-        os.write(self._fd, msgspec.json.encode(event) + b"\n")
-
-    def close(self) -> None:
-        """Let go of the file."""
-        os.close(self._fd)
-
-
-def read_events(path: Path, start: int = 0) -> tuple[list[AnyEvent], int]:
-    """The events from byte `start` on, and where the next call starts. A torn last line is left."""
-    with path.open("rb") as file:
-        file.seek(start)
-        data = file.read()
-    whole = data[: data.rfind(b"\n") + 1]
-    return [_decode(line) for line in whole.splitlines()], start + len(whole)
 
 
 class Reader:
@@ -306,7 +187,7 @@ class Ledger:
 
 
 def check(ledger: Ledger, store: Store) -> list[str]:
-    """What is wrong with a reopened store, which is left as it was but for the time of its clock."""
+    """What is wrong with a reopened store; it is left as it was, but its clock has moved on."""
     assert isinstance(store.clock, ManualClock), "the time must be made to pass"
     store.clock.sleep_ms(LEASE_MS + 1)
     faults, ledger.faults = ledger.faults, []

@@ -1,8 +1,9 @@
 """A process that opens what a power cut left and says what is wrong with it.
 
-LMDB may kill the process that reads a damaged file, so this is not done in the process of the test. One
-request per line on standard input: a data directory, and a history to hold it against; one answer per
-line on standard output: a list of faults. Without a history the answer is what a receiver meets.
+LMDB may kill the process that reads a damaged file, so this is not done in the process of the
+test. One request per line on standard input: a data directory, and a history to hold it against;
+one answer per line on standard output: a list of faults. Without a history the answer is what a
+receiver meets.
 """
 
 import json
@@ -12,7 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from faults.history import Ledger, body, check, deliverable, read_events
+from faults.events import body, read_events
+from faults.history import Ledger, check, deliverable
 from faults.workload import QUEUES, SYNCED
 from ringdove.clock import ManualClock
 from ringdove.core.block import Block
@@ -41,7 +43,7 @@ def inspect(path: Path, history: Path) -> list[str]:
 
 
 def receive_all(path: Path, stripes: int) -> list[str]:
-    """The digests of all messages, or the name of the error instead of what could not be received."""
+    """The digests of all messages, or the name of the error that stands in their way."""
     try:
         store = EmbeddedStore(path, clock=ManualClock())
     except RingdoveError as error:
@@ -98,7 +100,7 @@ class Inspector:
             [sys.executable, "-m", "faults.inspector"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
 
     def close(self) -> None:

@@ -1,10 +1,11 @@
 """Kill a process before each of the system calls that an action makes, one after the other.
 
-A random kill hardly ever hits the few microseconds between two steps of an opening or a compaction; this
-module hits them all. An action runs in a forked child under a profile function, which Python calls
-before each call of a C function; the child kills itself before call number n. Calls inside LMDB are not
-seen. Run as a program with a directory and the name of an action, it prints one line of JSON per step:
-the call that was not made, and what was wrong with the directory afterwards.
+A random kill hardly ever hits the few microseconds between two steps of an opening or a
+compaction; this module hits them all. An action runs in a forked child under a profile function,
+which Python calls before each call of a C function; the child kills itself before call number n.
+Calls inside LMDB are not seen. Run as a program with a directory and the name of an action, it
+prints one line of JSON per step: the call that was not made, and what was wrong with the directory
+afterwards.
 """
 
 import json
@@ -17,7 +18,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from faults.history import Crash, Diary, Ledger, check, read_events
+from faults.events import Crash, Diary, read_events
+from faults.history import Ledger, check
 from faults.workload import MEMORY, QUEUES, SUBSCRIPTIONS, Producer, Workload, create_queues
 from ringdove.clock import ManualClock
 from ringdove.pending import run
@@ -26,9 +28,9 @@ from ringdove.stores.embedded import EmbeddedStore
 
 #: The names of functions that change something outside the process.
 CHANGING = {
-    "mkdir", "rmdir", "unlink", "rename", "replace", "open", "write", "pwrite", "ftruncate", "truncate",
-    "posix_fallocate", "fsync", "fdatasync", "flock", "close", "__exit__", "copy", "sync", "put",
-    "delete", "commit",
+    "mkdir", "rmdir", "unlink", "rename", "replace", "open", "write", "pwrite", "ftruncate",
+    "truncate", "posix_fallocate", "fsync", "fdatasync", "flock", "close", "__exit__", "copy",
+    "sync", "put", "delete", "commit",
 }  # fmt: skip
 
 #: More steps than any action has.
@@ -59,7 +61,7 @@ def prepare(root: Path) -> None:
     rng = Random(3)
     producers = [Producer(stripe, "p") for stripe, s in QUEUES.items() if s.exactly_once]
     for _ in range(60):
-        workload.step(rng, producers, list(QUEUES))
+        run(workload.step(rng, producers, list(QUEUES)))
     # The writer has synced all that was acknowledged; what else it may hold are leases.
     shutil.copytree(root / "killed", root / "closed")
     (root / "closed" / "lock").unlink()

@@ -1,27 +1,29 @@
-"""Damaged and foreign files: a clear error for what is affected, nothing silently wrong, no crash."""
+"""Damaged files: a clear error for what is affected, nothing silently wrong, no crash."""
 
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
 import lmdb
 import pytest
 
-from faults.history import body, digest
+from faults.events import body, digest
 from faults.inspector import Inspector
 from ringdove import limits
 from ringdove.clock import ManualClock
 from ringdove.core.block import HEADER_BYTES, Block
 from ringdove.core.dedup import Appended, Segment
 from ringdove.core.settings import QueueSettings
-from ringdove.errors import FormatUnknown, RingdoveError, StoreCorrupted
+from ringdove.errors import FormatUnknown, OffsetTrimmed, RingdoveError, StoreCorrupted
 from ringdove.pending import run
 from ringdove.stores.base import Claim, StripeId
 from ringdove.stores.embedded import EmbeddedStore
-from ringdove.stores.embedded.check import backup, fsck
+from ringdove.stores.embedded.check import fsck
+from ringdove.stores.embedded.writer import GroupCommit
 
 GOOD = StripeId(1, 0, 0)
 BAD = StripeId(2, 0, 0)
@@ -68,8 +70,21 @@ def segment(content: bytes) -> Segment:
     return Segment(Block.build([content], sent_ms=1))
 
 
-def open_store(path: Path, clock: ManualClock | None = None) -> EmbeddedStore:
-    return EmbeddedStore(path, clock=clock or ManualClock())
+Open = Callable[..., EmbeddedStore]
+
+
+@pytest.fixture
+def open_store() -> Iterator[Open]:
+    """Opens stores, which are closed in the end."""
+    stores = []
+
+    def open_one(path: Path, clock: ManualClock | None = None) -> EmbeddedStore:
+        stores.append(EmbeddedStore(path, clock=clock or ManualClock()))
+        return stores[-1]
+
+    yield open_one
+    for store in stores:
+        run(store.close())
 
 
 def lease(store: EmbeddedStore, stripe: StripeId, want: int) -> tuple[list[bytes], list[Claim]]:
@@ -97,7 +112,7 @@ def flip(path: Path, number: int, place: int, bit: int = 0) -> None:
 # -- damaged blocks -------------------------------------------------------------------------------
 
 
-def test_a_flipped_bit_anywhere_in_a_block_is_noticed(data: Path) -> None:
+def test_a_flipped_bit_anywhere_in_a_block_is_noticed(data: Path, open_store: Open) -> None:
     """Its messages are refused, those before it and other queues are served, and fsck names it."""
     file = data / "disk" / "data.mdb"
     good = file.read_bytes()
@@ -119,7 +134,7 @@ def test_a_flipped_bit_anywhere_in_a_block_is_noticed(data: Path) -> None:
         file.write_bytes(good)
 
 
-def test_a_damaged_queue_still_takes_messages(data: Path) -> None:
+def test_a_damaged_queue_still_takes_messages(data: Path, open_store: Open) -> None:
     """Appending does not look at what is stored already, and what is intact is not given up."""
     flip(data, DAMAGED, HEADER_BYTES + 50)
     store = open_store(data)
@@ -128,7 +143,7 @@ def test_a_damaged_queue_still_takes_messages(data: Path) -> None:
     run(store.close())
 
 
-def test_a_damaged_block_can_be_skipped(data: Path) -> None:
+def test_a_damaged_block_can_be_skipped(data: Path, open_store: Open) -> None:
     """A reader's position moves past it, and the rest is delivered."""
     flip(data, DAMAGED, HEADER_BYTES + 50)
     store = open_store(data)
@@ -141,7 +156,7 @@ def test_a_damaged_block_can_be_skipped(data: Path) -> None:
     assert fsck(data).faults == []
 
 
-def test_messages_before_a_damaged_block_stay_deliverable(data: Path) -> None:
+def test_messages_before_a_damaged_block_stay_deliverable(data: Path, open_store: Open) -> None:
     """A lease that runs into the damage gives up none of the intact messages it passed (I2)."""
     flip(data, DAMAGED, HEADER_BYTES + 50)
     store = open_store(data)
@@ -156,7 +171,9 @@ def test_messages_before_a_damaged_block_stay_deliverable(data: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [8, 12, HEADER_BYTES + 50])
-def test_trimming_up_to_a_damaged_block_believes_nothing_in_it(data: Path, place: int) -> None:
+def test_trimming_up_to_a_damaged_block_believes_nothing_in_it(
+    data: Path, place: int, open_store: Open
+) -> None:
     """The base offset in its header may be wrong; the position of the queue is not."""
     flip(data, DAMAGED, place, 3)
     store = open_store(data)
@@ -173,7 +190,9 @@ def test_trimming_up_to_a_damaged_block_believes_nothing_in_it(data: Path, place
 
 
 @pytest.mark.parametrize("way", ["delete", "purge", "commit"])
-def test_a_queue_whose_oldest_block_is_damaged_can_be_cleared(data: Path, way: str) -> None:
+def test_a_queue_whose_oldest_block_is_damaged_can_be_cleared(
+    data: Path, way: str, open_store: Open
+) -> None:
     """Otherwise there would be no way to get rid of the damage."""
     flip(data, 0, HEADER_BYTES + 50)
     store = open_store(data)
@@ -191,7 +210,9 @@ def test_a_queue_whose_oldest_block_is_damaged_can_be_cleared(data: Path, way: s
     assert fsck(data).faults == []
 
 
-def test_damage_does_not_stop_the_writer(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_does_not_stop_the_writer(
+    data: Path, monkeypatch: pytest.MonkeyPatch, open_store: Open
+) -> None:
     """The thread that looks for expired messages meets a damaged block, and lives on."""
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     monkeypatch.setattr(limits, "RETENTION_CHECK_MS", 1)
@@ -215,6 +236,34 @@ def test_damage_does_not_stop_the_writer(data: Path, monkeypatch: pytest.MonkeyP
         while not looks.acquire(timeout=0.1):
             assert writer._thread.is_alive()
     run(store.close())
+
+
+@pytest.mark.parametrize("look", ["stats", "find", "read", "lease"])
+def test_an_intact_store_is_never_called_damaged(
+    data: Path, open_store: Open, monkeypatch: pytest.MonkeyPatch, look: str
+) -> None:
+    """A caller may look between the commit that trims a queue and the moment it is announced."""
+    store = open_store(data)
+    calls = {
+        "stats": lambda: store.stats(BAD),
+        "find": lambda: store.find(BAD, 1),
+        "read": lambda: store.read(BAD, 0, 1, 100),
+        "lease": lambda: store.lease(BAD, "default", 1, 1_000, 1, 1),
+    }
+    looks = 0
+    publish = GroupCommit.publish
+
+    def look_and_publish(commit: GroupCommit) -> None:
+        nonlocal looks
+        looks += 1
+        with suppress(OffsetTrimmed):
+            run(calls[look]())
+        publish(commit)
+
+    claims = lease(store, BAD, BLOCKS)[1]
+    monkeypatch.setattr(GroupCommit, "publish", look_and_publish)
+    assert run(store.acknowledge(BAD, "default", claims, 1)) == [BLOCKS]
+    assert looks > 0
 
 
 # -- damaged files --------------------------------------------------------------------------------
@@ -243,7 +292,7 @@ def test_a_file_cut_anywhere_gives_everything_or_an_error(data: Path, inspector:
 
 
 @pytest.mark.parametrize("how", ["empty", "missing"])
-def test_a_data_file_that_is_gone_is_no_empty_store(data: Path, how: str) -> None:
+def test_a_data_file_that_is_gone_is_no_empty_store(data: Path, how: str, open_store: Open) -> None:
     """To start afresh in its place would hide the loss and give offsets twice (I7)."""
     file = data / "disk" / "data.mdb"
     file.write_bytes(b"") if how == "empty" else file.unlink()
@@ -265,7 +314,7 @@ def test_a_damaged_first_page_is_an_error(data: Path, inspector: Inspector) -> N
         assert received(inspector, data) == ["StoreCorrupted"]
 
 
-def test_a_file_of_another_lmdb_is_an_unknown_format(data: Path) -> None:
+def test_a_file_of_another_lmdb_is_an_unknown_format(data: Path, open_store: Open) -> None:
     """LMDB numbers its own format; to retry, as StoreUnavailable would suggest, is no use."""
     file = data / "disk" / "data.mdb"
     good = file.read_bytes()
@@ -276,7 +325,9 @@ def test_a_file_of_another_lmdb_is_an_unknown_format(data: Path) -> None:
 
 @pytest.mark.parametrize("database", ["stripes", "tails", "subs", "done", "leases"])
 @pytest.mark.parametrize("how", ["cut", "garbage"])
-def test_a_damaged_entry_about_a_queue_is_an_error(data: Path, database: str, how: str) -> None:
+def test_a_damaged_entry_about_a_queue_is_an_error(
+    data: Path, database: str, how: str, open_store: Open
+) -> None:
     """That queue raises a StoreCorrupted, others are served, and fsck names the stripe."""
     store = open_store(data)
     lease(store, BAD, 1)
@@ -300,7 +351,7 @@ def test_a_damaged_entry_about_a_queue_is_an_error(data: Path, database: str, ho
     assert any("(2, 0, 0)" in fault for fault in faults), faults
 
 
-def test_a_damaged_clock_does_not_expire_everything(data: Path) -> None:
+def test_a_damaged_clock_does_not_expire_everything(data: Path, open_store: Open) -> None:
     """A time that nobody can have written is refused, and does not count as retention passed."""
     env = lmdb.open(os.fspath(data / "disk"), max_dbs=20, map_size=limits.MAP_BYTES)
     db = env.open_db(b"meta", create=False)

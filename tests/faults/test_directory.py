@@ -26,7 +26,7 @@ Q = StripeId(1, 0, 0)
 #: A user who owns nothing, as whom root tries what others may not.
 NOBODY = 65_534
 
-#: Opens a directory in another process, as a user without rights if it can, and tells how that went.
+#: Opens a directory in another process, as another user if it can, and tells how that went.
 OPEN = """
 import os, sys
 from ringdove.errors import RingdoveError
@@ -47,10 +47,17 @@ else:
 """
 
 
+def environment() -> dict[str, str]:
+    """What makes another process import the same modules."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
 def opened(path: Path, *user: int) -> str:
     """What another process says when it opens a directory."""
     command = [sys.executable, "-c", OPEN, str(path), *map(str, user)]
-    child = subprocess.run(command, input="", capture_output=True, text=True, check=False)
+    child = subprocess.run(
+        command, input="", capture_output=True, text=True, check=False, env=environment()
+    )
     assert child.returncode == 0, child.stderr
     return child.stdout.strip()
 
@@ -59,7 +66,7 @@ def opened(path: Path, *user: int) -> str:
 def held(path: Path) -> Iterator["subprocess.Popen[str]"]:
     """Another process that has the directory open."""
     command = [sys.executable, "-c", OPEN, str(path)]
-    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as holder:
+    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True, env=environment()) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "open\n"
         yield holder
@@ -147,7 +154,7 @@ def test_names_and_contents_are_synced_before_they_are_relied_upon(
     fsync = os.fsync
 
     def note(fd: int) -> None:
-        synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{fd}"), tmp_path / "data"))
+        synced.append(os.path.relpath(Path(f"/proc/self/fd/{fd}").readlink(), tmp_path / "data"))
         fsync(fd)
 
     monkeypatch.setattr(os, "fsync", note)
@@ -206,7 +213,7 @@ def public() -> Iterator[Path]:
 
 
 def give_to_nobody(path: Path, mode: int) -> None:
-    """Make files and directories those of the user who tries, and take rights from the directory."""
+    """Make files and directories those of the user who tries, with the rights of `mode`."""
     for each in (path, *path.rglob("*")):
         if os.getuid() == 0:
             os.chown(each, NOBODY, NOBODY)

@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from faults.history import (
+from faults.events import (
     Acknowledged,
     Acknowledging,
     Crash,
     Diary,
     Event,
     Leased,
-    Ledger,
     Refused,
     Releasing,
     Sending,
@@ -19,10 +18,10 @@ from faults.history import (
     Trouble,
     bodies,
     body,
-    check,
     digest,
     read_events,
 )
+from faults.history import Ledger, check
 from ringdove.clock import ManualClock
 from ringdove.core.block import Block
 from ringdove.core.dedup import Segment

@@ -1,9 +1,9 @@
 """The power goes out; what was acknowledged is on the disk, what was done stays done (M3).
 
-A killed process cannot show this, because the operating system goes on and writes what nobody synced.
-Here every write and sync of LMDB is recorded while threads work on a store; then the files are put
-together as a power cut at a random moment could have left them, opened, and held against what had been
-promised by that moment. 60 cuts by default; `RINGDOVE_CUTS=1000` for torture.
+A killed process cannot show this, because the operating system goes on and writes what nobody
+synced. Here every write and sync of LMDB is recorded while threads work on a store; then the files
+are put together as a power cut at a random moment could have left them, opened, and held against
+what had been promised by that moment. 60 cuts by default; `RINGDOVE_CUTS=1000` for torture.
 """
 
 import os
@@ -16,7 +16,7 @@ from random import Random
 import lmdb
 import pytest
 
-from faults.history import Diary, Event
+from faults.events import Diary, Event
 from faults.inspector import Inspector
 from faults.interpose import Mark, Sync, WriteLog, recording
 from faults.workload import MEMORY, SYNCED, Producer, Workload, create_queues
@@ -58,7 +58,7 @@ def record(path: Path, seed: int) -> WriteLog:
             producers = [Producer(stripe, f"p{number}") for stripe in SYNCED]
             try:
                 for _ in range(STEPS):
-                    workload.step(rng, producers, [*SYNCED, MEMORY])
+                    run(workload.step(rng, producers, [*SYNCED, MEMORY]))
             except BaseException as error:
                 failures.append(error)
 

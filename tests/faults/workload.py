@@ -1,7 +1,8 @@
 """What a process under test does with a store: send, lease, acknowledge, release, trim, look.
 
 Every step is drawn at random and written down (history.py) before and after. A step is complete in
-itself, so threads may take steps at the same time, and the process may die within any of them.
+itself, so threads and tasks may take steps at the same time, and the process may die within any of
+them. Threads drive steps with `ringdove.pending.run`, tasks await them.
 """
 
 import itertools
@@ -9,8 +10,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
-from faults.history import (
-    LEASE_MS,
+from faults.events import (
     Acknowledged,
     Acknowledging,
     Event,
@@ -23,6 +23,7 @@ from faults.history import (
     bodies,
     digest,
 )
+from faults.history import LEASE_MS
 from ringdove.core.block import Block
 from ringdove.core.dedup import Appended, Segment
 from ringdove.core.settings import QueueSettings
@@ -56,7 +57,7 @@ SUBSCRIPTIONS = {
 SYNCED = {s: names for s, names in SUBSCRIPTIONS.items() if QUEUES[s].durability == "disk"}
 
 #: Producers of each exactly-once queue; each has one operation after the other, or a few in flight.
-PRODUCERS = 2
+PRODUCERS = 3
 
 #: Waiting messages of a stripe beyond which nothing is sent to it, so that a long run stays small.
 WAITING_MAX = 400
@@ -94,21 +95,23 @@ class Workload:
         self.note = note
         self.large_bytes = large_bytes
         self._ops = itertools.count(life << 32)
+        #: Messages that were sent and not acknowledged, roughly.
+        self._waiting: dict[Stripe, float] = {s: self._count(s) for s in QUEUES}
 
     # -- sending --------------------------------------------------------------------------------
 
-    def send(self, rng: Random, stripe: Stripe) -> None:
+    async def send(self, rng: Random, stripe: Stripe) -> None:
         """Append one operation of a few segments, and wait for it."""
-        if self._waiting(stripe) < WAITING_MAX:
+        if self._waiting[stripe] < WAITING_MAX:
             sending = Sending(next(self._ops), stripe, self._sizes(rng))
             self.note(sending)
-            self._finish(sending, self._submit(sending))
+            await self._finish(sending, self._submit(sending))
 
-    def send_in_sequence(self, rng: Random, producer: Producer) -> None:
+    async def send_in_sequence(self, rng: Random, producer: Producer) -> None:
         """Append what an earlier life left unanswered, or a few operations at once; then wait."""
         again, producer.retries = producer.retries, []
-        fresh = [] if again or self._waiting(producer.stripe) >= WAITING_MAX else [*range(3)]
-        for _ in fresh[: rng.randrange(1, 4)]:
+        busy = again or self._waiting[producer.stripe] >= WAITING_MAX
+        for _ in range(0 if busy else rng.randrange(1, 6)):
             sizes = self._sizes(rng)[:1]
             op = next(self._ops)
             again.append(Sending(op, producer.stripe, sizes, producer.name, producer.sequence))
@@ -116,7 +119,7 @@ class Workload:
             self.note(again[-1])
         pendings = [self._submit(sending) for sending in again]
         for sending, pending in zip(again, pendings, strict=True):
-            self._finish(sending, pending)
+            await self._finish(sending, pending)
 
     def _sizes(self, rng: Random) -> list[list[int]]:
         if rng.random() < 0.05:
@@ -141,9 +144,9 @@ class Workload:
                 segments.append(Segment(block))
         return self.store.submit_append(StripeId(*sending.stripe), segments, 1)
 
-    def _finish(self, sending: Sending, pending: Pending[Any]) -> None:
+    async def _finish(self, sending: Sending, pending: Pending[Any]) -> None:
         try:
-            answers = run(_wait(pending))
+            answers = await pending
         except StoreFull:
             self.note(Refused(sending.op))
             raise
@@ -151,19 +154,20 @@ class Workload:
             if not isinstance(answer, Appended):
                 raise answer
         self.note(Sent(sending.op, [answer.base for answer in answers]))
+        self._waiting[sending.stripe] += sum(map(len, sending.sizes))
 
-    def _waiting(self, stripe: Stripe) -> int:
+    def _count(self, stripe: Stripe) -> int:
         stats = run(self.store.stats(StripeId(*stripe)))
         return max(subscription.waiting for subscription in stats.subscriptions)
 
     # -- receiving ------------------------------------------------------------------------------
 
-    def receive(self, rng: Random, stripe: Stripe, subscription: str) -> None:
-        """Lease some messages; acknowledge all, some or none of them; release the rest, or keep it."""
+    async def receive(self, rng: Random, stripe: Stripe, subscription: str) -> None:
+        """Lease some messages; acknowledge all, some or none; release the rest, or keep it."""
         store, where = self.store, StripeId(*stripe)
         want = rng.choice((1, 10, 100, 1_000))
         spread = 1 if QUEUES[stripe].ordered else rng.choice((1, 4))
-        delivery = run(store.lease(where, subscription, want, LEASE_MS, spread, 1))
+        delivery = await store.lease(where, subscription, want, LEASE_MS, spread, 1)
         done, back = [], []
         for leased in delivery.runs:
             lo, hi, token = leased.run.lo, leased.run.hi, leased.run.token
@@ -173,46 +177,44 @@ class Workload:
             done.append(Claim(delivery.epoch, token, lo, cut))
             if rng.random() < 0.9:
                 back.append(Claim(delivery.epoch, token, cut, hi))
-        self._settle(stripe, subscription, [claim for claim in done if claim.lo < claim.hi])
+        await self._settle(stripe, subscription, [claim for claim in done if claim.lo < claim.hi])
         back = [claim for claim in back if claim.lo < claim.hi]
         for claim in back:
             self.note(Releasing(stripe, subscription, claim.lo, claim.hi))
         if back:
-            _insist(run(store.release(where, subscription, back, 0, 1)))
+            _insist(await store.release(where, subscription, back, 0, 1))
 
-    def _settle(self, stripe: Stripe, subscription: str, claims: list[Claim]) -> None:
+    async def _settle(self, stripe: Stripe, subscription: str, claims: list[Claim]) -> None:
         for claim in claims:
             self.note(Acknowledging(stripe, subscription, claim.lo, claim.hi))
         if claims:
-            _insist(run(self.store.acknowledge(StripeId(*stripe), subscription, claims, 1)))
+            _insist(await self.store.acknowledge(StripeId(*stripe), subscription, claims, 1))
         for claim in claims:
             self.note(Acknowledged(stripe, subscription, claim.lo, claim.hi))
+            self._waiting[stripe] -= (claim.hi - claim.lo) / len(SUBSCRIPTIONS[stripe])
 
-    def look(self, rng: Random, stripe: Stripe) -> None:
+    async def look(self, rng: Random, stripe: Stripe) -> None:
         """Trim, or read from somewhere: what is done beside the main business."""
         if rng.random() < 0.5:
-            run(self.store.trim(StripeId(*stripe)))
+            await self.store.trim(StripeId(*stripe))
         else:
-            run(self.store.find(StripeId(*stripe), 0))
-            run(self.store.put(f"record {rng.randrange(5)}", rng.randbytes(rng.randrange(3_000))))
+            await self.store.find(StripeId(*stripe), 0)
+            await self.store.put(f"record {rng.randrange(5)}", rng.randbytes(rng.randrange(3_000)))
 
-    def step(self, rng: Random, producers: Iterable[Producer], stripes: list[Stripe]) -> None:
+    async def step(self, rng: Random, producers: Iterable[Producer], stripes: list[Stripe]) -> None:
         """One of the above, on any of `stripes`; the producers belong to the calling thread."""
         chance = rng.random()
         stripe = rng.choice(stripes)
         if chance < 0.5:
             subscription = rng.choice(SUBSCRIPTIONS[stripe])
-            self.receive(rng, stripe, subscription)
+            await self.receive(rng, stripe, subscription)
         elif chance < 0.55:
-            self.look(rng, stripe)
+            await self.look(rng, stripe)
         elif QUEUES[stripe].exactly_once:
-            self.send_in_sequence(rng, rng.choice([p for p in producers if p.stripe == stripe]))
+            own = [producer for producer in producers if producer.stripe == stripe]
+            await self.send_in_sequence(rng, rng.choice(own))
         else:
-            self.send(rng, stripe)
-
-
-async def _wait(pending: Pending[Any]) -> Any:
-    return await pending
+            await self.send(rng, stripe)
 
 
 def _insist(answers: list[Any]) -> None:

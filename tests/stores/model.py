@@ -202,9 +202,9 @@ class Model:
         self, sub: str, token: int, lo: int, hi: int, lease_ms: int, now_ms: int
     ) -> int | None:
         """How many messages stay leased; None when the claim is refused."""
-        held = self._held(sub, token, lo, hi, now_ms)
+        held = [e for e in self._held(sub, token, lo, hi, now_ms) if not e.released]
         for entry in held:
-            entry.until_ms, entry.released = now_ms + lease_ms, False
+            entry.until_ms = now_ms + lease_ms
         return len(held) or None
 
     def release(

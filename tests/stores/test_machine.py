@@ -50,8 +50,6 @@ class StoreMachine(RuleBasedStateMachine):
         dedup_ms=st.sampled_from([50, 2000]),
     )
     def make(self, **chosen: Any) -> None:
-        if self.order == "strict":
-            chosen["receives_max"] = None
         self.sides = Sides(
             QueueSettings.make(
                 durability="memory", order=self.order, backoff_ms=20, backoff_ms_max=70, **chosen
@@ -178,8 +176,6 @@ class StoreMachine(RuleBasedStateMachine):
         )
     )
     def configure(self, chosen: dict[str, Any]) -> None:
-        if self.order == "strict" and "receives_max" in chosen:
-            return
         self.do("configure", chosen)
 
     @rule()

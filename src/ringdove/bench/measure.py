@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ringdove.core.block import Buffer
+    from ringdove.core.columns import Buffer
 
 
 @contextmanager

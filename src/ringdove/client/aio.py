@@ -23,9 +23,9 @@ from ringdove.client.outgoing import Body, NewMessage, Text, as_bytes, columns
 from ringdove.controllers.dequeue import raise_refusals
 from ringdove.core.receipt import Receipt
 from ringdove.core.settings import check_name
-from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
+from ringdove.core.stripe import DEFAULT_SUBSCRIPTION, Part
 from ringdove.errors import ConnectionClosed, QueueNotFound, SequenceRefused
-from ringdove.stores.base import Start
+from ringdove.stores.base import Start, StripeId
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from ringdove.controllers.broker import QueueStats
     from ringdove.controllers.catalog import QueueInfo
     from ringdove.controllers.enqueue import Outgoing, Sent, SentBatch
-    from ringdove.core.block import Attributes
+    from ringdove.core.attributes import Attributes
+    from ringdove.core.block import Block
     from ringdove.core.settings import QueueSettings
     from ringdove.pending import Pending
 
@@ -60,8 +61,9 @@ class Message(BaseMessage):
 
     async def bury(self, reason: str = "buried by the receiver") -> None:
         """Move the message to the queue's dead-letter queue at once."""
-        queue, chunk, at = self._queue(), self[2], self[1] - self[2].block.base
-        block = chunk.block.slice(at, at + 1)
+        queue, chunk = self._queue(), self[2]
+        at = self[1] - chunk.part.block.base
+        block = chunk.part.block.slice(at, at + 1)
         await queue.backend.bury(queue.name, self._one(), [block], reason)
         chunk.settled.add(self[1])
 
@@ -269,7 +271,7 @@ class Queue:
             )
             if left > 0 and floor < state.tail:
                 for block in await self.backend.read(stripe, floor, left):
-                    chunks.append(Chunk(self, stripe, block, None))
+                    chunks.append(_read_chunk(self, stripe, block))
                     left -= block.count
         return Batch(self, chunks)
 
@@ -281,7 +283,7 @@ class Queue:
         for stripe in (await self.info()).stripes():
             at = await self.backend.position(stripe, as_start(start))
             while blocks := await self.backend.read(stripe, at, limits.BLOCK_MESSAGES_MAX):
-                for message in Batch(self, [Chunk(self, stripe, block, None) for block in blocks]):
+                for message in Batch(self, [_read_chunk(self, stripe, b) for b in blocks]):
                     yield message
                 at = blocks[-1].end
 
@@ -479,6 +481,11 @@ class Consumer:
             receipts = self._keeper.held()
             if receipts:
                 await self._queue.backend.extend(receipts, lease_ms)
+
+
+def _read_chunk(queue: Queue, stripe: StripeId, block: Block) -> Chunk:
+    """A chunk of messages that are read and not received."""
+    return Chunk(queue, stripe, Part(block, 0, block.count), None)
 
 
 def as_start(start: str | int | Start) -> Start:

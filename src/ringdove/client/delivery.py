@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ringdove.controllers.dequeue import Received
-    from ringdove.core.block import Attributes, Block
+    from ringdove.core.attributes import Attributes
+    from ringdove.core.block import Block
     from ringdove.core.receipt import Receipt
+    from ringdove.core.stripe import Part
     from ringdove.stores.base import StripeId
 
 
@@ -29,26 +31,19 @@ class MessageId(NamedTuple):
 
 
 class Chunk:
-    """One block of a delivery: what its messages have in common."""
+    """Messages of one block of a delivery: what they have in common."""
 
-    __slots__ = (
-        "_attributes",
-        "_keys",
-        "_times",
-        "block",
-        "queue",
-        "received",
-        "settled",
-        "stripe",
-    )
+    __slots__ = ("_attributes", "_keys", "_times", "hi", "lo", "part", "queue", "received",
+                 "settled", "stripe")  # fmt: skip
 
-    def __init__(
-        self, queue: Any, stripe: StripeId, block: Block, received: Received | None
-    ) -> None:
+    def __init__(self, queue: Any, stripe: StripeId, part: Part, received: Received | None) -> None:
         self.queue = queue
         self.stripe = stripe
-        self.block = block
-        #: The lease that delivered the block; None for messages that were only read.
+        self.part = part
+        #: The offsets of the messages: [lo, hi).
+        self.lo = part.block.base + part.start
+        self.hi = part.block.base + part.stop
+        #: The lease that delivered them; None for messages that were only read.
         self.received = received
         #: Offsets that the receiver has settled one by one.
         self.settled: set[int] = set()
@@ -56,23 +51,31 @@ class Chunk:
         self._attributes: list[Attributes] | None = None
         self._times: list[int] | None = None
 
+    def bodies(self) -> list[bytes]:
+        """The payloads, in order."""
+        block, start, stop = self.part
+        return block.bodies(start, stop)
+
     def key(self, offset: int) -> bytes:
         """The key of a message."""
         if self._keys is None:
-            self._keys = self.block.keys()
-        return self._keys[offset - self.block.base]
+            block, start, stop = self.part
+            self._keys = block.keys(start, stop)
+        return self._keys[offset - self.lo]
 
     def attributes(self, offset: int) -> Attributes:
         """The attributes of a message."""
         if self._attributes is None:
-            self._attributes = self.block.attributes()
-        return self._attributes[offset - self.block.base]
+            block, start, stop = self.part
+            self._attributes = block.attributes(start, stop)
+        return self._attributes[offset - self.lo]
 
     def sent_ms(self, offset: int) -> int:
         """When a message was sent."""
         if self._times is None:
-            self._times = self.block.sent_times_ms()
-        return self._times[offset - self.block.base]
+            block, start, stop = self.part
+            self._times = block.sent_times_ms(start, stop)
+        return self._times[offset - self.lo]
 
     def receipt(self, lo: int, hi: int) -> Receipt:
         """The receipt for some of the chunk's messages."""
@@ -153,17 +156,17 @@ class BaseBatch(Generic[M]):
     def __init__(self, kind: type[M], chunks: list[Chunk]) -> None:
         self._make = partial(tuple.__new__, kind)
         self._chunks = chunks
-        self._count = sum(chunk.block.count for chunk in chunks)
+        self._count = sum(chunk.hi - chunk.lo for chunk in chunks)
 
     def bodies(self) -> list[bytes]:
         """The payloads only: the fastest way to read a batch."""
         if len(self._chunks) == 1:
-            return self._chunks[0].block.bodies()
-        return [body for chunk in self._chunks for body in chunk.block.bodies()]
+            return self._chunks[0].bodies()
+        return [body for chunk in self._chunks for body in chunk.bodies()]
 
     def blocks(self) -> list[Block]:
-        """The blocks as they were stored, for those who want columns."""
-        return [chunk.block for chunk in self._chunks]
+        """The messages as blocks, for those who want columns."""
+        return [chunk.part.cut() for chunk in self._chunks]
 
     def receipts(self) -> list[Receipt]:
         """One receipt per leased run, for the whole batch."""
@@ -175,8 +178,7 @@ class BaseBatch(Generic[M]):
 
     def messages_of(self, chunk: Chunk) -> list[M]:
         """The messages of one chunk, all made at once."""
-        block = chunk.block
-        rows = zip(block.bodies(), range(block.base, block.end), repeat(chunk), strict=False)
+        rows = zip(chunk.bodies(), range(chunk.lo, chunk.hi), repeat(chunk), strict=False)
         messages: list[M] = list(map(self._make, rows))
         return messages
 
@@ -206,7 +208,7 @@ def chunks_of(queue: Any, received: list[Received]) -> list[Chunk]:
     from ringdove.stores.base import StripeId  # noqa: PLC0415  kept out of the import of messages
 
     return [
-        Chunk(queue, StripeId(*run.receipt[:3]), block, run)
+        Chunk(queue, StripeId(*run.receipt[:3]), part, run)
         for run in received
-        for block in run.delivered.blocks
+        for part in run.delivered.parts
     ]

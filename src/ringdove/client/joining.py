@@ -14,7 +14,7 @@ from ringdove.pending import Pending
 
 if TYPE_CHECKING:
     from ringdove.controllers.enqueue import SentBatch
-    from ringdove.core.block import Attributes
+    from ringdove.core.attributes import Attributes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

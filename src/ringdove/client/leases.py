@@ -33,7 +33,7 @@ class LeaseKeeper:
         """Take a new batch over."""
         self._chunks = chunks
         self._at = 0
-        self._from = self._to = chunks[0].block.base
+        self._from = self._to = chunks[0].lo
         self._flushed_s = time.monotonic()
 
     def handled(self, message: BaseMessage) -> bool:
@@ -41,7 +41,7 @@ class LeaseKeeper:
         if not self._auto:
             return False
         self._to = message[1] + 1
-        last = self._to == message[2].block.end
+        last = self._to == message[2].hi
         return last or time.monotonic() - self._flushed_s >= self._linger_s
 
     def done(self) -> list[Receipt]:
@@ -52,10 +52,10 @@ class LeaseKeeper:
         chunk = self._chunks[self._at]
         receipts = [chunk.receipt(lo, hi) for lo, hi in _spans(self._from, self._to, chunk.settled)]
         self._from = self._to
-        if self._to >= chunk.block.end:
+        if self._to >= chunk.hi:
             self._at += 1
             if self._at < len(self._chunks):
-                self._from = self._to = self._chunks[self._at].block.base
+                self._from = self._to = self._chunks[self._at].lo
         return receipts
 
     def held(self) -> list[Receipt]:
@@ -73,10 +73,8 @@ class LeaseKeeper:
         chunks, at = self._chunks, self._at
         for position in range(at, len(chunks)):
             chunk = chunks[position]
-            lo = self._from if position == at and self._auto else chunk.block.base
-            receipts += [
-                chunk.receipt(*span) for span in _spans(lo, chunk.block.end, chunk.settled)
-            ]
+            lo = self._from if position == at and self._auto else chunk.lo
+            receipts += [chunk.receipt(*span) for span in _spans(lo, chunk.hi, chunk.settled)]
         return receipts
 
 

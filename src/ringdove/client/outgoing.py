@@ -10,7 +10,7 @@ from ringdove.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ringdove.core.block import Attributes
+    from ringdove.core.attributes import Attributes
 
 Text = bytes | str
 Body = bytes | bytearray | memoryview | str

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ringdove.controllers.broker import QueueStats
     from ringdove.controllers.catalog import QueueInfo
     from ringdove.controllers.enqueue import Outgoing, Sent, SentBatch
-    from ringdove.core.block import Attributes
+    from ringdove.core.attributes import Attributes
     from ringdove.core.settings import QueueSettings
     from ringdove.pending import Started
     from ringdove.stores.base import Start

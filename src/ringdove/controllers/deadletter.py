@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ringdove.controllers.catalog import Catalog, QueueInfo
-    from ringdove.core.block import Attributes, Block
+    from ringdove.core.attributes import Attributes
+    from ringdove.core.block import Block
     from ringdove.core.receipt import Receipt
 
 #: Attributes that a dead letter carries besides its own.

@@ -12,11 +12,12 @@ Messages of one call become one block per stripe, so a call costs one commit how
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from ringdove import limits
 from ringdove.controllers.catalog import Catalog, QueueInfo, with_fresh_settings
-from ringdove.core.block import Attributes, Block, Buffer, key_hash
+from ringdove.core.attributes import Attributes, are_plain
+from ringdove.core.block import Block, key_hash
 from ringdove.core.dedup import Appended, Segment
 from ringdove.errors import (
     InvalidArgument,
@@ -26,6 +27,9 @@ from ringdove.errors import (
     SequenceRefused,
 )
 from ringdove.stores.base import Store, StripeId
+
+if TYPE_CHECKING:
+    from ringdove.core.columns import Buffer
 
 
 class Sequencer:
@@ -273,7 +277,6 @@ class Enqueuer:
                 not_before_ms=not_before_ms,
                 priority=outgoing.priority,
                 compression=outgoing.compression,
-                lengths=lengths[first:last],
             )
             blocks.append((first, block))
             first = last
@@ -334,18 +337,14 @@ def _admit_columns(outgoing: Outgoing) -> None:
             )
 
 
-_SCALARS = (str, int, float, bool, bytes, type(None))
-
-
 def _admit_attributes(attributes: Attributes) -> None:
     if len(attributes) > limits.ATTRIBUTES_MAX:
         raise MessageTooLarge(f"A message has at most {limits.ATTRIBUTES_MAX} attributes.")
     for name, value in attributes.items():
-        values = value if isinstance(value, list | tuple) else (value,)
-        if not isinstance(name, str) or not all(isinstance(v, _SCALARS) for v in values):
+        if not are_plain({name: value}):
             raise InvalidArgument(
-                f"Attribute {name!r} is {value!r}: names are text; values are text, numbers, "
-                "booleans, bytes, None, or lists of these."
+                f"Attribute {name!r} is of type {type(value).__name__}: names are text; values are "
+                "text, numbers, booleans, bytes, None, or flat lists of these."
             )
 
 

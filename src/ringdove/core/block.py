@@ -28,15 +28,23 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from functools import lru_cache
-from itertools import accumulate, repeat
-from operator import sub
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import msgspec
 import xxhash
 
 from ringdove import limits
+from ringdove.core.attributes import Attributes, check, decode, encode
+from ringdove.core.columns import (
+    Buffer,
+    Column,
+    binary_column,
+    cut,
+    pad,
+    padded,
+    padded_column,
+    split_columns,
+    time_column,
+)
 from ringdove.core.compression import CODEC_NAMES, CODEC_NUMBERS, compress, decompress
 from ringdove.errors import LocalProtocolError, RemoteProtocolError
 
@@ -46,9 +54,6 @@ if TYPE_CHECKING:
 if sys.byteorder != "little":  # pragma: no cover
     raise ImportError("Ringdove's block format is little-endian; this machine is not.")
 
-Buffer = bytes | bytearray | memoryview
-Attributes = dict[str, Any]
-_Column = tuple[list[int], Buffer, int]
 
 #: The version of the layout described above.
 BLOCK_VERSION: Final = 1
@@ -61,8 +66,6 @@ _HEADER = struct.Struct("<4sBBBBqqqqQIIII")
 _NO_HEADER = bytes(HEADER_BYTES)
 _BASE = struct.Struct("<q")
 _CHECKED_BYTES = 60
-_encode_attributes = msgspec.msgpack.Encoder().encode
-_decode_attributes = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
 
 def key_hash(key: bytes) -> int:
@@ -115,14 +118,14 @@ class Block:
         self._buffer = buffer
         #: A buffer with room for the header before the payload, for the first stamp to use.
         self._scratch: bytearray | None = None
-        self._columns: list[_Column] | None = None
+        self._columns: list[Column] | None = None
         self.count = count
         self.flags = flags
         self.codec = codec
         self.priority = priority
         #: Offset of the first message; meaningless until a store has stamped it.
         self.base = base
-        #: Send time of the earliest message.
+        #: What send-time differences are counted from: the earliest send time when it was built.
         self.sent_ms = sent_ms
         #: When the store took the block; 0 before.
         self.stored_ms = stored_ms
@@ -145,9 +148,8 @@ class Block:
         not_before_ms: int = 0,
         priority: int = 0,
         compression: str = "none",
-        lengths: list[int] | None = None,
     ) -> Block:
-        """Make a block of `bodies`, in order; `lengths` are theirs, if the caller has them.
+        """Make a block of `bodies`, in order.
 
         `keys` and `attributes`, when given, have one entry per body; an empty key or no attributes
         is allowed. Raises LocalProtocolError for what the format cannot hold.
@@ -157,17 +159,18 @@ class Block:
             raise LocalProtocolError(
                 f"A block holds 1 to {limits.BLOCK_MESSAGES_MAX} messages, not {count}."
             )
-        first_ms, times = _time_column(sent_ms, count)
+        _check_build(count, sent_ms, keys, attributes, not_before_ms, priority, compression)
+        first_ms, times = time_column(sent_ms, count)
         flags = 0
         fixed = [times]
-        variable = _binary_column(bodies, lengths)
+        variable = binary_column(bodies)
         if keys is not None:
             flags |= FLAG_KEYS
             fixed.append(array("Q", map(key_hash, keys)).tobytes())
-            variable += _binary_column(keys)
+            variable += binary_column(keys)
         if attributes is not None and any(attributes):
             flags |= FLAG_ATTRIBUTES
-            variable += _binary_column([_attribute_bytes(a) if a else b"" for a in attributes])
+            variable += binary_column([encode(own) if own else b"" for own in attributes])
         return cls._assemble(
             fixed,
             variable,
@@ -203,10 +206,15 @@ class Block:
         scratch = bytearray().join([_NO_HEADER, *fixed, *variable])
         if not codec:
             raw_bytes = len(scratch) - HEADER_BYTES - sum(map(len, fixed))
-        if len(scratch) > limits.BLOCK_BYTES_MAX:
+        if raw_bytes != sum(map(len, variable)) and not codec:
+            raise LocalProtocolError(
+                "A body's buffer has other items than bytes, or other lengths."
+            )
+        opened_bytes = HEADER_BYTES + sum(map(len, fixed)) + raw_bytes
+        if opened_bytes > limits.BLOCK_BYTES_MAX:
             raise LocalProtocolError(
                 f"A block holds at most {limits.BLOCK_BYTES_MAX} bytes, "
-                f"not {len(scratch)}: send fewer messages at once."
+                f"not {opened_bytes}: send fewer messages at once."
             )
         payload = memoryview(scratch)[HEADER_BYTES:]
         checksum = xxhash.xxh3_64_intdigest(payload)
@@ -272,13 +280,21 @@ class Block:
             raise RemoteProtocolError(f"The block's offsets reach beyond {limits.OFFSET_MAX}.")
         if self.codec == 0 and self.raw_bytes != stored_bytes:
             raise RemoteProtocolError("The block's variable part has another size than announced.")
-        if self.raw_bytes > min(
-            stored_bytes * limits.COMPRESSION_RATIO_MAX, limits.BLOCK_BYTES_MAX
+        opened_bytes = HEADER_BYTES + fixed_bytes + self.raw_bytes
+        if (
+            opened_bytes > limits.BLOCK_BYTES_MAX
+            or self.raw_bytes > stored_bytes * limits.COMPRESSION_RATIO_MAX
         ):
             raise RemoteProtocolError("The block would grow beyond its limit when opened.")
         self._open_columns(check=True)
         if self.flags & FLAG_ATTRIBUTES:
-            self.attributes()
+            self._check_attributes()
+
+    def _check_attributes(self) -> None:
+        """Check attributes message by message, keeping none: a hostile one grows when decoded."""
+        for position in range(self.count):
+            [encoded] = cut(self._open_columns()[-1], position, position + 1)
+            check(encoded)
 
     # -- placing --------------------------------------------------------------------------------
 
@@ -309,16 +325,20 @@ class Block:
         """Messages `start` to `stop` (exclusive) as a block; the block itself when that is all."""
         if start == 0 and stop == self.count:
             return self
+        if not 0 <= start < stop <= self.count:
+            raise LocalProtocolError(
+                f"Messages {start} to {stop} are no part of a block of {self.count}."
+            )
         times_end = 4 * self.count
-        fixed = [_pad(bytes(self._payload[4 * start : 4 * stop]))]
+        fixed = [pad(bytes(self._payload[4 * start : 4 * stop]))]
         if self.flags & FLAG_KEYS:
-            hashes_at = _padded(times_end)
+            hashes_at = padded(times_end)
             fixed.append(bytes(self._payload[hashes_at + 8 * start : hashes_at + 8 * stop]))
         variable: list[Buffer] = []
         for offsets, data, at in self._open_columns():
             first, last = offsets[start], offsets[stop]
             part = array("i", [o - first for o in offsets[start : stop + 1]]).tobytes()
-            variable += _padded_column(part, [data[at + first : at + last]], last - first)
+            variable += padded_column(part, [data[at + first : at + last]], last - first)
         return self._assemble(
             fixed, variable, stop - start, self.flags, 0, self.priority, self.sent_ms,
             self.not_before_ms, self.base + start, self.stored_ms,
@@ -361,38 +381,33 @@ class Block:
         """Whether the messages have keys."""
         return bool(self.flags & FLAG_KEYS)
 
-    def bodies(self) -> list[bytes]:
-        """All bodies, in order."""
-        return _cut(*self._open_columns()[0])
+    def bodies(self, start: int = 0, stop: int | None = None) -> list[bytes]:
+        """The bodies of messages `start` to `stop`, by default all, in order."""
+        return cut(self._open_columns()[0], start, self.count if stop is None else stop)
 
-    def keys(self) -> list[bytes]:
-        """All keys, in order; empty ones on a block without keys."""
+    def keys(self, start: int = 0, stop: int | None = None) -> list[bytes]:
+        """The keys, likewise; empty ones on a block without keys."""
+        stop = self.count if stop is None else stop
         if not self.flags & FLAG_KEYS:
-            return [b""] * self.count
-        return _cut(*self._open_columns()[1])
+            return [b""] * (stop - start)
+        return cut(self._open_columns()[1], start, stop)
 
-    def attributes(self) -> list[Attributes]:
-        """All attributes, in order; empty ones on a block without attributes."""
+    def attributes(self, start: int = 0, stop: int | None = None) -> list[Attributes]:
+        """The attributes, likewise; empty ones on a block without attributes."""
+        stop = self.count if stop is None else stop
         if not self.flags & FLAG_ATTRIBUTES:
-            return [{} for _ in range(self.count)]
-        try:
-            return [
-                _decode_attributes(encoded) if encoded else {}
-                for encoded in _cut(*self._open_columns()[-1])
-            ]
-        except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, OverflowError) as error:
-            raise RemoteProtocolError(f"A message's attributes cannot be read: {error}") from error
-        except RecursionError:
-            raise RemoteProtocolError("A message's attributes are nested too deeply.") from None
+            return [{} for _ in range(stop - start)]
+        return [decode(encoded) for encoded in cut(self._open_columns()[-1], start, stop)]
 
-    def sent_times_ms(self) -> list[int]:
-        """All send times, in order."""
-        deltas = memoryview(self._payload)[: 4 * self.count].cast("I")
+    def sent_times_ms(self, start: int = 0, stop: int | None = None) -> list[int]:
+        """The send times, likewise."""
+        stop = self.count if stop is None else stop
+        deltas = memoryview(self._payload)[4 * start : 4 * stop].cast("I")
         return [self.sent_ms + delta for delta in deltas]
 
     def key_hashes(self) -> memoryview:
         """The 64-bit key hashes, without copying. Only on keyed blocks."""
-        start = _padded(4 * self.count)
+        start = padded(4 * self.count)
         return memoryview(self._payload)[start : start + 8 * self.count].cast("Q")
 
     def body_bytes_longest(self) -> int:
@@ -407,109 +422,43 @@ class Block:
         return f"Block({self.base}..{self.end}, {self.nbytes} bytes, {self.compression})"
 
     def _fixed_bytes(self) -> int:
-        return _padded(4 * self.count) + (8 * self.count if self.flags & FLAG_KEYS else 0)
+        return padded(4 * self.count) + (8 * self.count if self.flags & FLAG_KEYS else 0)
 
-    def _open_columns(self, *, check: bool = False) -> list[_Column]:
+    def _open_columns(self, *, check: bool = False) -> list[Column]:
         """Each variable column: offsets, buffer, start; decompresses at most once."""
         if self._columns is None:
             raw: Buffer = memoryview(self._payload)[self._fixed_bytes() :]
             if self.codec:
                 raw = decompress(bytes(raw), self.codec, self.raw_bytes)
-            self._columns = _split_columns(raw, self.count, self.flags, check=check)
+            present = 1 + bool(self.flags & FLAG_KEYS) + bool(self.flags & FLAG_ATTRIBUTES)
+            self._columns = split_columns(raw, self.count, present, check=check)
         return self._columns
 
 
-def _attribute_bytes(attributes: Attributes) -> bytes:
-    try:
-        encoded = _encode_attributes(attributes)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise LocalProtocolError(f"Attributes {attributes!r} cannot be stored: {error}.") from error
-    if len(encoded) > limits.ATTRIBUTES_BYTES_MAX:
+def _check_build(
+    count: int,
+    sent_ms: int | Sequence[int],
+    keys: Sequence[bytes] | None,
+    attributes: Sequence[Attributes | None] | None,
+    not_before_ms: int,
+    priority: int,
+    compression: str,
+) -> None:
+    """Refuse what the format cannot hold."""
+    times = [sent_ms] if isinstance(sent_ms, int) else sent_ms
+    for name, column in (("keys", keys), ("attributes", attributes)):
+        if column is not None and len(column) != count:
+            raise LocalProtocolError(f"{len(column)} {name} do not fit {count} bodies.")
+    if not isinstance(sent_ms, int) and len(times) != count:
+        raise LocalProtocolError(f"{len(times)} send times do not fit {count} bodies.")
+    if min(times) < 0 or max(times) > _TIME_MS_MAX or not 0 <= not_before_ms <= _TIME_MS_MAX:
+        raise LocalProtocolError("Times are milliseconds since 1970, from 0 to 2^63 - 1.")
+    if not 0 <= priority <= limits.PRIORITY_MAX:
+        raise LocalProtocolError(f"Priority {priority} is not 0 to {limits.PRIORITY_MAX}.")
+    if compression not in CODEC_NUMBERS:
         raise LocalProtocolError(
-            f"The attributes of a message take {len(encoded)} bytes; "
-            f"at most {limits.ATTRIBUTES_BYTES_MAX} are allowed."
+            f"Compression {compression!r} is unknown; it is one of {', '.join(CODEC_NUMBERS)}."
         )
-    return encoded
 
 
-def _time_column(sent_ms: int | Sequence[int], count: int) -> tuple[int, bytes]:
-    if isinstance(sent_ms, int):
-        return sent_ms, bytes(_padded(4 * count))
-    first_ms = min(sent_ms)
-    if max(sent_ms) - first_ms > limits.BLOCK_SPAN_MS_MAX:
-        raise LocalProtocolError(
-            f"Send times within one block span at most {limits.BLOCK_SPAN_MS_MAX} ms; "
-            "put older messages into a block of their own."
-        )
-    return first_ms, _pad(array("I", map(sub, sent_ms, repeat(first_ms))).tobytes())
-
-
-def _binary_column(values: Sequence[Buffer], lengths: list[int] | None = None) -> list[Buffer]:
-    if lengths is None:
-        lengths = list(map(len, values))
-    total = sum(lengths)
-    if total > limits.BLOCK_BYTES_MAX:
-        raise LocalProtocolError(
-            f"A block holds at most {limits.BLOCK_BYTES_MAX} bytes, not {total}: "
-            "send fewer messages at once."
-        )
-    count = len(lengths)
-    if lengths.count(lengths[0]) == count:
-        return _padded_column(_equal_offsets(lengths[0], count), values, total)
-    offsets = struct.pack(f"<{count + 1}i", *accumulate(lengths, initial=0))
-    return _padded_column(offsets, values, total)
-
-
-def _padded_column(offsets: bytes, values: Sequence[Buffer], total: int) -> list[Buffer]:
-    return [_pad(offsets), *values, bytes(-total % 8)]
-
-
-@lru_cache(maxsize=64)
-def _equal_offsets(length: int, count: int) -> bytes:
-    return array(
-        "i", range(0, length * count + 1, length) if length else [0] * (count + 1)
-    ).tobytes()
-
-
-def _cut(offsets: list[int], data: Buffer, at: int) -> list[bytes]:
-    """Slice `data` at `offsets`. Equal lengths, usual among devices, are cut by one C call."""
-    count = len(offsets) - 1
-    length = offsets[1]
-    if length and offsets == list(range(0, count * length + 1, length)):
-        return list(_equal_slices(length, count).unpack_from(data, at))
-    column = bytes(data[at : at + offsets[-1]])
-    return [column[lo:hi] for lo, hi in zip(offsets, offsets[1:], strict=False)]
-
-
-@lru_cache(maxsize=64)
-def _equal_slices(length: int, count: int) -> struct.Struct:
-    return struct.Struct(f"{length}s" * count)
-
-
-def _split_columns(raw: Buffer, count: int, flags: int, *, check: bool) -> list[_Column]:
-    columns: list[_Column] = []
-    at = 0
-    index_bytes = 4 * (count + 1)
-    for _ in range(1 + bool(flags & FLAG_KEYS) + bool(flags & FLAG_ATTRIBUTES)):
-        if at + _padded(index_bytes) > len(raw):
-            raise RemoteProtocolError("The block ends within a column's offsets.")
-        offsets = memoryview(raw)[at : at + index_bytes].cast("i").tolist()
-        at += _padded(index_bytes)
-        total = offsets[-1]
-        if check and (offsets[0] != 0 or total < 0 or offsets != sorted(offsets)):
-            raise RemoteProtocolError("A column's offsets do not grow from zero.")
-        if at + _padded(total) > len(raw):
-            raise RemoteProtocolError("The block ends within a column's bytes.")
-        columns.append((offsets, raw, at))
-        at += _padded(total)
-    if at != len(raw):
-        raise RemoteProtocolError(f"The block has {len(raw) - at} bytes after its last column.")
-    return columns
-
-
-def _padded(length: int) -> int:
-    return length + -length % 8
-
-
-def _pad(data: bytes) -> bytes:
-    return data + bytes(-len(data) % 8)
+_TIME_MS_MAX = 2**63 - 1

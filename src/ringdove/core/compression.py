@@ -33,11 +33,13 @@ def decompress(data: bytes, codec: int, raw_bytes: int) -> bytes:
     try:
         if codec == 1:
             declared = zstandard.frame_content_size(data)
-            if declared not in (raw_bytes, -1):
+            if declared != raw_bytes:
                 raise RemoteProtocolError(
                     f"The compressed part announces {declared} bytes, the block {raw_bytes}."
                 )
-            raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=raw_bytes)
+            raw = zstandard.ZstdDecompressor().decompress(
+                data, max_output_size=raw_bytes, allow_extra_data=False
+            )
         else:
             raw = lz4.block.decompress(data, uncompressed_size=raw_bytes)
     except (zstandard.ZstdError, lz4.block.LZ4BlockError, ValueError, MemoryError) as error:

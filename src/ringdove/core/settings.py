@@ -9,8 +9,9 @@ again.
 from __future__ import annotations
 
 import difflib
+import math
 import re
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -28,7 +29,7 @@ _DAY_MS = 24 * 3600 * 1000
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
-class QueueSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class QueueSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a user may choose about one queue. The defaults suit a fleet that must not lose data."""
 
     #: loose: best effort over all stripes; key: a key's messages stay in order and are leased to
@@ -83,8 +84,12 @@ class QueueSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
 
     @classmethod
     def decode(cls, data: bytes) -> QueueSettings:
-        """Settings from their stored form."""
-        return msgspec.msgpack.decode(data, type=cls)
+        """Settings from their stored form, checked like any others."""
+        try:
+            stored = msgspec.msgpack.decode(data, type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise SettingsRefused(f"The stored settings cannot be read: {error}.") from error
+        return _convert(stored)
 
     def encode(self) -> bytes:
         """The stored form."""
@@ -150,11 +155,32 @@ def _convert(chosen: dict[str, Any]) -> QueueSettings:
     try:
         settings = msgspec.convert(chosen, QueueSettings)
     except msgspec.ValidationError as error:
-        raise SettingsRefused(f"{error}".replace("Object", "The settings") + ".") from error
+        raise _type_refusal(chosen, error) from error
     refusals = [*_range_refusals(settings), *_combination_refusals(settings)]
     if refusals:
         raise SettingsRefused(" ".join(refusals))
     return settings
+
+
+def _type_refusal(chosen: dict[str, Any], error: msgspec.ValidationError) -> SettingsRefused:
+    """Name the value that has the wrong type or word, and what would be right."""
+    name = str(error).rpartition("`$.")[2].rstrip("`")
+    if name not in chosen:
+        return SettingsRefused(f"The settings cannot be used: {error}.")
+    allowed = _WORDS.get(name)
+    words = ", ".join(map(repr, allowed or ()))
+    right = f"one of {words}" if allowed else str(error).partition(" - at ")[0]
+    return SettingsRefused(f"{name} is {chosen[name]!r}; it must be: {right}.")
+
+
+_WORDS: dict[str, tuple[object, ...]] = {
+    "order": get_args(Order),
+    "delivery": get_args(Delivery),
+    "durability": get_args(Durability),
+    "dequeue": get_args(Dequeue),
+    "when_full": get_args(WhenFull),
+    "spread": (1, limits.SPREAD_MAX, "infinite", "auto"),
+}
 
 
 def _range_refusals(settings: QueueSettings) -> list[str]:
@@ -168,10 +194,14 @@ def _range_refusals(settings: QueueSettings) -> list[str]:
             f"spread is {settings.spread}; it must be 1 to {limits.SPREAD_MAX}, "
             "'infinite' or 'auto'."
         )
-    if settings.receive_rate_max is not None and not settings.receive_rate_max > 0:
-        refusals.append(f"receive_rate_max is {settings.receive_rate_max}; it must be above 0.")
+    rate = settings.receive_rate_max
+    if rate is not None and not (rate > 0 and math.isfinite(rate)):
+        refusals.append(f"receive_rate_max is {rate}; it must be above 0. None means no limit.")
     if settings.dead_letter is not None:
-        check_name(settings.dead_letter, "dead-letter queue")
+        try:
+            check_name(settings.dead_letter, "dead-letter queue")
+        except InvalidArgument as error:
+            refusals.append(str(error))
     return refusals
 
 
@@ -193,11 +223,23 @@ def _combination_refusals(settings: QueueSettings) -> list[str]:
             "forbids; use spread 1, or order 'loose'."
         )
     if settings.keep_done_ms > settings.retention_ms:
-        refusals.append("keep_done_ms exceeds retention_ms, after which nothing is kept.")
+        refusals.append(
+            f"keep_done_ms exceeds retention_ms ({settings.keep_done_ms} > "
+            f"{settings.retention_ms}), after which nothing is kept; raise retention_ms."
+        )
     if settings.delay_ms >= settings.retention_ms:
-        refusals.append("delay_ms reaches retention_ms: messages would expire before delivery.")
+        refusals.append(
+            f"delay_ms reaches retention_ms ({settings.delay_ms} >= {settings.retention_ms}): "
+            "messages would expire before delivery; raise retention_ms."
+        )
     if settings.backoff_ms > settings.backoff_ms_max:
-        refusals.append("backoff_ms exceeds backoff_ms_max.")
+        refusals.append(
+            f"backoff_ms exceeds backoff_ms_max ({settings.backoff_ms} > "
+            f"{settings.backoff_ms_max}); raise backoff_ms_max."
+        )
     if settings.body_bytes_max > settings.bytes_max:
-        refusals.append("body_bytes_max exceeds bytes_max: the largest body would never fit.")
+        refusals.append(
+            f"body_bytes_max exceeds bytes_max ({settings.body_bytes_max} > "
+            f"{settings.bytes_max}): the largest body would never fit; raise bytes_max."
+        )
     return refusals

@@ -7,7 +7,7 @@ means is decided here, once for all stores that run in this process.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ringdove import limits
 from ringdove.core.groups import KeyIndex
@@ -184,17 +184,29 @@ class Stripe:
         return list(self.subscriptions.values())
 
 
-def cut(source: Source, lo: int, hi: int) -> list[Block]:
-    """The messages [lo, hi) as blocks."""
-    blocks = []
+class Part(NamedTuple):
+    """Messages `start` to `stop` of a block, not yet cut out of it."""
+
+    block: Block
+    start: int
+    stop: int
+
+    def cut(self) -> Block:
+        """The messages as a block of their own."""
+        return self.block.slice(self.start, self.stop)
+
+
+def parts(source: Source, lo: int, hi: int) -> list[Part]:
+    """Where the messages [lo, hi) are."""
+    found = []
     while lo < hi:
         block = source.block_at(lo)
         if block.base >= hi:
             break
         start = max(lo, block.base)
-        blocks.append(block.slice(start - block.base, min(hi, block.end) - block.base))
+        found.append(Part(block, start - block.base, min(hi, block.end) - block.base))
         lo = block.end
-    return blocks
+    return found
 
 
 def find_time(source: Source, head: int, tail: int, time_ms: int) -> int:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ringdove.core.dedup import Appended, Segment
     from ringdove.core.index import LeasedRun
     from ringdove.core.settings import QueueSettings
+    from ringdove.core.stripe import Part
     from ringdove.errors import ClientError
     from ringdove.pending import Pending
 
@@ -71,10 +72,16 @@ class Claim(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """A leased run with its messages, in blocks that hold exactly the run."""
+    """A leased run with its messages."""
 
     run: LeasedRun
-    blocks: list[Block]
+    #: Where they are; nothing is copied until somebody reads or cuts.
+    parts: list[Part]
+
+    @property
+    def blocks(self) -> list[Block]:
+        """Blocks that hold exactly the run."""
+        return [part.cut() for part in self.parts]
 
 
 class Delivery(NamedTuple):

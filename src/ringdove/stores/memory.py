@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ringdove.clock import Clock, SystemClock
 from ringdove.core.dedup import Appended, ProducerState, Segment, judge
-from ringdove.core.stripe import DEFAULT_SUBSCRIPTION, Stripe, cut, find_time
+from ringdove.core.stripe import DEFAULT_SUBSCRIPTION, Stripe, find_time, parts
 from ringdove.errors import ClientError, LimitExceeded, QueueNotFound
 from ringdove.limits import PRODUCERS_MAX
 from ringdove.pending import Pending
@@ -177,8 +177,8 @@ class MemoryStore:
         leased = index.lease(want, now_ms, lease_ms, state, tail, spread)
         return Delivery(
             state.stripe.epoch,
-            [Delivered(run, cut(state, run.lo, run.hi)) for run in leased.runs],
-            [Delivered(run, cut(state, run.lo, run.hi)) for run in leased.dead],
+            [Delivered(run, parts(state, run.lo, run.hi)) for run in leased.runs],
+            [Delivered(run, parts(state, run.lo, run.hi)) for run in leased.dead],
             leased.more,
             None if leased.runs or leased.dead else index.due_ms(now_ms, tail),
         )

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 from ringdove import limits
 from ringdove.clock import Clock, SystemClock
-from ringdove.core.stripe import DEFAULT_SUBSCRIPTION, cut, find_time
+from ringdove.core.stripe import DEFAULT_SUBSCRIPTION, find_time, parts
 from ringdove.pending import Pending, on_event_loop
 from ringdove.stores.base import (
     Claim,
@@ -223,8 +223,8 @@ class EmbeddedStore:
             self._writer(state).touch(state)
         return Delivery(
             stripe.epoch,
-            [Delivered(run, cut(state, run.lo, run.hi)) for run in leased.runs],
-            [Delivered(run, cut(state, run.lo, run.hi)) for run in leased.dead],
+            [Delivered(run, parts(state, run.lo, run.hi)) for run in leased.runs],
+            [Delivered(run, parts(state, run.lo, run.hi)) for run in leased.dead],
             leased.more,
             None if found else index.due_ms(now_ms, stripe.tail),
         )

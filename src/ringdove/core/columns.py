@@ -1,0 +1,130 @@
+"""Columns of a block: fixed-width numbers, and values of any length in Arrow's binary layout."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from functools import lru_cache
+from itertools import accumulate, repeat
+from operator import sub
+from typing import TYPE_CHECKING
+
+from ringdove import limits
+from ringdove.errors import LocalProtocolError, RemoteProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Buffer = bytes | bytearray | memoryview
+
+#: Offsets of the values, the buffer that holds them, and where in it they start.
+Column = tuple[list[int], Buffer, int]
+
+#: Shapes of columns (length, count) for which the way to cut them is remembered.
+_SHAPES_CACHED = 8
+_SLICES_PER_CALL = 1000
+
+
+def time_column(sent_ms: int | Sequence[int], count: int) -> tuple[int, bytes]:
+    """The earliest send time, and the differences from it."""
+    if isinstance(sent_ms, int):
+        return sent_ms, bytes(padded(4 * count))
+    first_ms = min(sent_ms)
+    if max(sent_ms) - first_ms > limits.BLOCK_SPAN_MS_MAX:
+        raise LocalProtocolError(
+            f"Send times within one block span at most {limits.BLOCK_SPAN_MS_MAX} ms; "
+            "put older messages into a block of their own."
+        )
+    return first_ms, pad(array("I", map(sub, sent_ms, repeat(first_ms))).tobytes())
+
+
+def binary_column(values: Sequence[Buffer]) -> list[Buffer]:
+    """A column in Arrow's binary layout, as pieces to be joined."""
+    lengths = list(map(len, values))
+    total = sum(lengths)
+    if total > limits.BLOCK_BYTES_MAX:
+        raise LocalProtocolError(
+            f"A block holds at most {limits.BLOCK_BYTES_MAX} bytes, not {total}: "
+            "send fewer messages at once."
+        )
+    count = len(lengths)
+    if lengths.count(lengths[0]) == count:
+        return padded_column(_equal_offsets(lengths[0], count), values, total)
+    offsets = struct.pack(f"<{count + 1}i", *accumulate(lengths, initial=0))
+    return padded_column(offsets, values, total)
+
+
+def padded_column(offsets: bytes, values: Sequence[Buffer], total: int) -> list[Buffer]:
+    """Offsets and values, padded."""
+    return [pad(offsets), *values, bytes(-total % 8)]
+
+
+@lru_cache(maxsize=_SHAPES_CACHED)
+def _equal_offsets(length: int, count: int) -> bytes:
+    return array(
+        "i", range(0, length * count + 1, length) if length else [0] * (count + 1)
+    ).tobytes()
+
+
+def cut(column: Column, start: int, stop: int) -> list[bytes]:
+    """Values `start` to `stop`. Equal lengths, usual among devices, are cut by one C call."""
+    offsets, data, at = column
+    count = len(offsets) - 1
+    if stop - start < count:
+        at_offsets = offsets[start : stop + 1]
+        return [
+            bytes(data[at + lo : at + hi])
+            for lo, hi in zip(at_offsets, at_offsets[1:], strict=False)
+        ]
+    length = offsets[1]
+    if length and offsets == list(range(0, count * length + 1, length)):
+        return _cut_equal(data, at, length, count)
+    values = bytes(data[at : at + offsets[-1]])
+    return [values[lo:hi] for lo, hi in zip(offsets, offsets[1:], strict=False)]
+
+
+def _cut_equal(data: Buffer, at: int, length: int, count: int) -> list[bytes]:
+    """Cut `count` values of one length, a thousand at a time."""
+    values: list[bytes] = []
+    for first in range(0, count, _SLICES_PER_CALL):
+        slices = _equal_slices(length, min(count - first, _SLICES_PER_CALL))
+        values += slices.unpack_from(data, at + first * length)
+    return values
+
+
+@lru_cache(maxsize=_SHAPES_CACHED)
+def _equal_slices(length: int, count: int) -> struct.Struct:
+    """Offsets and values, each padded."""
+    return struct.Struct(f"{length}s" * count)
+
+
+def split_columns(raw: Buffer, count: int, columns_count: int, *, check: bool) -> list[Column]:
+    """The columns of a variable part; `check` also their offsets, which checksums cannot."""
+    columns: list[Column] = []
+    at = 0
+    index_bytes = 4 * (count + 1)
+    for _ in range(columns_count):
+        if at + padded(index_bytes) > len(raw):
+            raise RemoteProtocolError("The block ends within a column's offsets.")
+        offsets = memoryview(raw)[at : at + index_bytes].cast("i").tolist()
+        at += padded(index_bytes)
+        total = offsets[-1]
+        if check and (offsets[0] != 0 or total < 0 or offsets != sorted(offsets)):
+            raise RemoteProtocolError("A column's offsets do not grow from zero.")
+        if at + padded(total) > len(raw):
+            raise RemoteProtocolError("The block ends within a column's bytes.")
+        columns.append((offsets, raw, at))
+        at += padded(total)
+    if at != len(raw):
+        raise RemoteProtocolError(f"The block has {len(raw) - at} bytes after its last column.")
+    return columns
+
+
+def padded(length: int) -> int:
+    """A column in Arrow's binary layout, as pieces to be joined."""
+    return length + -length % 8
+
+
+def pad(data: bytes) -> bytes:
+    """The earliest send time, and the differences from it."""
+    return data + bytes(-len(data) % 8)
