@@ -35,7 +35,7 @@ KILLS = int(os.environ.get("RINGDOVE_KILLS", "50"))
 
 #: Bytes of history after which a child is killed, times 1 to 3. With 0 it is killed while it opens
 #: the store, with 1 as soon as it has.
-PROGRESS = (1, 500, 10_000, 30_000)
+PROGRESS = (0, 1, 500, 10_000, 30_000)
 
 #: Seconds in which a child must have written something; far more than it ever needs.
 PATIENCE_S = 60
