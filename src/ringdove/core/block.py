@@ -64,19 +64,12 @@ FLAG_ATTRIBUTES: Final = 2
 
 _HEADER = struct.Struct("<4sBBBBqqqqQIIII")
 _NO_HEADER = bytes(HEADER_BYTES)
-_BASE = struct.Struct("<q")
 _CHECKED_BYTES = 60
 
 
 def key_hash(key: bytes) -> int:
     """The 64-bit hash that places a key and names its group; 0 stands for "no key"."""
     return int(xxhash.xxh3_64_intdigest(key)) if key else 0
-
-
-def base_of(buffer: Buffer) -> int:
-    """The base offset in an encoded block, without decoding it."""
-    base: int = _BASE.unpack_from(buffer, 8)[0]
-    return base
 
 
 class Block:

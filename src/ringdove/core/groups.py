@@ -158,6 +158,12 @@ class KeyIndex(Index):
         else:
             group.waiting.insert(group.waiting.index(run) + 1, right)
 
+    def _give_back(self, run: Run) -> None:
+        assert run.group is not None
+        run.group.out -= 1
+        run.group.take_back(run)
+        self._offer(run.group)
+
     def _settle(self, run: Run) -> None:
         was_out = run.state != READY
         super()._settle(run)

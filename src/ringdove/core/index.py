@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ringdove import limits
 from ringdove.core.runs import LEASED, READY, WAITING, DoneSet, Run
-from ringdove.errors import LimitExceeded, ReceiptStale
+from ringdove.errors import LimitExceeded, ReceiptStale, StoreCorrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -138,7 +138,15 @@ class Index:
             )
         pieces: list[Run] = []
         dead: list[Run] = []
-        exhausted &= self._gather(max(want, spread), now_ms, source, tail, pieces, dead)
+        try:
+            exhausted &= self._gather(max(want, spread), now_ms, source, tail, pieces, dead)
+        except StoreCorrupted:
+            if not pieces and not dead:
+                raise  # The damage is what comes next; before, deliver what is in front of it.
+        except BaseException:
+            for run in pieces + dead:
+                self._give_back(run)
+            raise
         if spread > 1:
             pieces = self._pick(pieces, want, spread)
         until_ms = now_ms + lease_ms
@@ -357,6 +365,10 @@ class Index:
             self.scan = max(self.scan, self._holes.popleft()[1])
         self.scan = min(max(self.scan, self.done.floor), tail)
         return self.scan
+
+    def _give_back(self, run: Run) -> None:
+        """Undo the gathering of a run."""
+        self._make_ready(run)
 
     def _pick(self, pieces: list[Run], want: int, spread: int) -> list[Run]:
         """Keep `want` messages starting at random among the `spread` oldest; give the rest back."""

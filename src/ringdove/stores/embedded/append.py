@@ -12,8 +12,8 @@ import msgspec
 
 from ringdove import limits
 from ringdove.core.dedup import Appended, ProducerState, Segment, judge
-from ringdove.errors import ClientError, LimitExceeded
-from ringdove.stores.embedded.state import OFFSET, encode, under
+from ringdove.errors import ClientError, LimitExceeded, RingdoveError, StoreCorrupted
+from ringdove.stores.embedded.state import DAMAGE, OFFSET, encode, under
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,6 +48,29 @@ def apply_append(append: Append, growth: Growth, txn: Any, db: dict[str, Any], n
     stripe = state.check(append.version)
     stripe.make_room(growth.nbytes + append.nbytes, state)
     append.answers = []
+    try:
+        _place(append, growth, txn, db, now_ms)
+    except DAMAGE as error:
+        raise Poisoned(
+            append,
+            StoreCorrupted(
+                f"What stripe {tuple(state.id)} remembers of a sender is damaged: {error} "
+                "Run 'ringdove fsck'."
+            ),
+        ) from error
+
+
+class Poisoned(Exception):
+    """An operation met damage after it had written: the commit starts again without it."""
+
+    def __init__(self, operation: Append, error: RingdoveError) -> None:
+        super().__init__(str(error))
+        self.operation = operation
+        self.error = error
+
+
+def _place(append: Append, growth: Growth, txn: Any, db: dict[str, Any], now_ms: int) -> None:
+    state = append.state
     for segment in append.segments:
         answer = _repetition(state, segment, growth.tail, txn, db, now_ms)
         if answer is None:

@@ -7,6 +7,7 @@ consistent view.
 from __future__ import annotations
 
 import shutil
+import struct
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ringdove.core.block import Block
-from ringdove.core.settings import QueueSettings
-from ringdove.core.stripe import Stripe
 from ringdove.errors import InvalidArgument, RingdoveError, StoreUnavailable
 from ringdove.stores.base import STRIPE_KEY_BYTES, StripeId
 from ringdove.stores.embedded.environment import (
@@ -24,14 +23,16 @@ from ringdove.stores.embedded.environment import (
     sync_directory,
 )
 from ringdove.stores.embedded.state import (
+    DAMAGE,
     OFFSET,
     TAIL,
+    StripeRecord,
     decode_stripe,
     decode_subscription,
     load_index,
+    load_stripe,
     under,
 )
-from ringdove.stores.local import make_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,12 +115,18 @@ def _check_environment(
 ) -> set[StripeId]:
     with env.lmdb.begin() as txn:
         graves = {key for key, _ in under(txn, env.db["graves"], b"")}
-        known = {}
+        known: dict[bytes, StripeRecord | None] = {}
         for key, value in under(txn, env.db["stripes"], b""):
-            known[key] = decode_stripe(value)
-        for key, record in known.items():
             report.stripes += 1
-            _check_stripe(txn, env, key, record, report, on_progress)
+            known[key] = None
+            try:
+                known[key] = decode_stripe(value)
+            except DAMAGE as error:
+                label = tuple(StripeId.from_key(key))
+                report.faults.append(f"stripe {label} has damaged settings: {error}.")
+        for key, record in known.items():
+            if record is not None:
+                _check_stripe(txn, env, key, record, report, on_progress)
         for name in ("log", "subs", "done", "leases", "producers", "ids", "id_times"):
             _check_strays(txn, env, name, known.keys() | graves, report)
     return {StripeId.from_key(key) for key in known}
@@ -139,7 +146,11 @@ def _check_stripe(
     if raw is None:
         report.faults.append(f"{label} has no tail.")
         return
-    tail, nbytes_recorded = TAIL.unpack(raw)
+    try:
+        tail, nbytes_recorded, head_recorded = TAIL.unpack(raw)
+    except struct.error:
+        report.faults.append(f"{label} has a damaged tail.")
+        return
     nbytes, head, at = 0, None, None
     for log_key, value in under(txn, env.db["log"], key):
         nbytes += len(value)
@@ -163,6 +174,8 @@ def _check_stripe(
     report.nbytes += nbytes
     if at is not None and at != tail:
         report.faults.append(f"{label}: the log ends at {at}, its tail says {tail}.")
+    if not head_recorded <= tail or (head is not None and head_recorded > head):
+        report.faults.append(f"{label} says that its log begins at {head_recorded}.")
     if nbytes != nbytes_recorded:
         report.faults.append(f"{label} holds {nbytes} bytes and records {nbytes_recorded}.")
     _check_subscriptions(txn, env, key, record, tail, tail if head is None else head, label, report)
@@ -179,22 +192,23 @@ def _check_subscriptions(
     label: str,
     report: Report,
 ) -> None:
-    stripe = Stripe(
-        QueueSettings.decode(record.settings),
-        record.version,
-        make_token,
-        Random(0),
-        head=head,
-        tail=tail,
-    )
+    try:
+        stripe = load_stripe(txn, env, key, record, Random(0))
+    except DAMAGE as error:
+        report.faults.append(f"{label} is damaged: {error}")
+        return
     for sub_key, value in under(txn, env.db["subs"], key):
         name = sub_key[STRIPE_KEY_BYTES:].decode(errors="replace")
-        sub = decode_subscription(value)
+        try:
+            sub = decode_subscription(value)
+            index = load_index(txn, env, stripe, key, sub)
+        except DAMAGE as error:
+            report.faults.append(f"{label}: {name!r} is damaged: {error}")
+            continue
         if not sub.floor <= tail:
             report.faults.append(f"{label}: {name!r} is done up to {sub.floor}, beyond {tail}.")
         if sub.floor < head:
             report.faults.append(f"{label}: {name!r} still wants {sub.floor}, trimmed to {head}.")
-        index = load_index(txn, env, stripe, key, sub)
         report.faults += [f"{label}: {name!r}: {fault}." for fault in index.audit(tail)]
 
 

@@ -61,6 +61,9 @@ DATABASES = (
 #: Bytes of DIR/reserve: room for the pages that a few acknowledgements rewrite.
 RESERVE_BYTES = 4 * 1024 * 1024
 
+#: Bytes left free beside a reserve that takes what there is.
+_RESERVE_SLACK_BYTES = 128 * 1024
+
 _READERS_MAX = 512
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -72,16 +75,45 @@ class Directory:
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True)
+            self._refuse_foreign()
             self._lock_fd = self._lock()
         except OSError as error:
-            raise StoreUnavailable(f"Cannot use {path} as data directory: {error}.") from error
+            raise self._unusable(error) from error
         try:
-            self._check_format()
-            self._drop_torn_memory()
+            self._prepare()
+        except OSError as error:
+            os.close(self._lock_fd)
+            raise self._unusable(error) from error
         except BaseException:
             os.close(self._lock_fd)
             raise
         self.hold_reserve()
+
+    def _prepare(self) -> None:
+        try:
+            self._check_format()
+            self._drop_torn_memory()
+        except OSError as error:
+            if error.errno != errno.ENOSPC or not self.free_reserve():
+                raise
+            self._check_format()
+            self._drop_torn_memory()
+
+    def _unusable(self, error: OSError) -> StoreUnavailable:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return StoreFull(f"The disk that holds {self.path} is full: make room to open it.")
+        return StoreUnavailable(
+            f"Cannot use {self.path} as data directory of Ringdove: {error.strerror or error}."
+        )
+
+    def _refuse_foreign(self) -> None:
+        """Leave a directory alone that holds something and is not ours."""
+        present = {entry.name for entry in self.path.iterdir()} - {"lock", "format.new"}
+        if present and not (self.path / "format").is_file():
+            raise FormatUnknown(
+                f"{self.path} is not empty and has no file 'format': not Ringdove's? "
+                "Name another directory."
+            )
 
     def close(self, *, clean: bool) -> None:
         """Let another process in; `clean` says that the memory environment has been synced."""
@@ -91,16 +123,17 @@ class Directory:
         os.close(self._lock_fd)
 
     def hold_reserve(self) -> None:
-        """Set the reserve aside, if there is room for it and as much again."""
+        """Set the reserve aside, or on a disk that is nearly full whatever is left of it."""
         reserve = self.path / "reserve"
         try:
+            held = reserve.stat().st_size if reserve.exists() else 0
             space = os.statvfs(self.path)
-            if space.f_bavail * space.f_frsize < 2 * RESERVE_BYTES or (
-                reserve.exists() and reserve.stat().st_size == RESERVE_BYTES
-            ):
+            free = space.f_bavail * space.f_frsize
+            size = min(RESERVE_BYTES, held + free - _RESERVE_SLACK_BYTES)
+            if size <= held or (held and free < 2 * RESERVE_BYTES):
                 return
             with reserve.open("wb") as file:
-                os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+                os.posix_fallocate(file.fileno(), 0, size)
         except OSError:
             reserve.unlink(missing_ok=True)
 
@@ -130,10 +163,7 @@ class Directory:
     def _check_format(self) -> None:
         file = self.path / "format"
         if not file.exists():
-            if (self.path / "disk").exists():
-                raise FormatUnknown(f"{self.path} holds data but no file 'format': not Ringdove's?")
-            file.write_text(f"ringdove {FORMAT_VERSION}\n")
-            sync_directory(self.path)
+            _write_synced(file, f"ringdove {FORMAT_VERSION}\n")
             return
         check_format_text(self.path, file.read_text(errors="replace"))
 
@@ -143,7 +173,8 @@ class Directory:
         current = _BOOT_ID.read_text() if _BOOT_ID.exists() else "unknown"
         if boot.exists() and boot.read_text() != current:
             shutil.rmtree(self.path / "memory", ignore_errors=True)
-        boot.write_text(current)
+        if not boot.exists() or boot.read_text() != current:
+            _write_synced(boot, current)
 
 
 class Environment:
@@ -159,6 +190,9 @@ class Environment:
 
     def _open(self) -> None:
         synced = self.durability == "disk"
+        data = self.path / "data.mdb"
+        if not data.is_file() or not data.stat().st_size:
+            raise StoreCorrupted(f"{self.path} has lost its file data.mdb. Restore a backup.")
         try:
             self.lmdb: Any = lmdb.open(
                 os.fspath(self.path),
@@ -263,6 +297,17 @@ def check_format_text(path: Path, text: str) -> None:
         )
 
 
+def _write_synced(file: Path, text: str) -> None:
+    """Write a small file so that a power cut leaves all of it or none."""
+    draft = file.with_name(f"{file.name}.new")
+    with draft.open("w") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    draft.rename(file)
+    sync_directory(file.parent)
+
+
 def sync_directory(path: Path) -> None:
     """Make the names in a directory survive a power cut."""
     fd = os.open(path, os.O_RDONLY)
@@ -284,7 +329,7 @@ def translated(error: Exception, path: Path) -> RingdoveError:
         return StoreCorrupted(
             f"{path} is damaged: {text}. Run 'ringdove fsck', or restore a backup."
         )
-    if isinstance(error, lmdb.VersionMismatchError):
+    if isinstance(error, lmdb.VersionMismatchError) or "not supported by this build" in text:
         return FormatUnknown(f"{path} was written by another LMDB version: {text}.")
     return StoreUnavailable(f"The store in {path} failed: {text}.")
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import lmdb
 import msgspec
 
 from ringdove import limits
-from ringdove.errors import InvalidArgument
+from ringdove.errors import InvalidArgument, StoreCorrupted
 from ringdove.stores.base import Record
+from ringdove.stores.embedded.environment import translated
 from ringdove.stores.embedded.state import encode, under
 from ringdove.stores.local import check_expected, live, next_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ringdove.stores.embedded.environment import Environment
 
@@ -23,9 +26,23 @@ _KEY_BYTES_MAX = 500
 _decode = msgspec.msgpack.Decoder(tuple[bytes, int, int]).decode
 
 
+@contextmanager
+def reading(env: Environment) -> Iterator[Any]:
+    """A read transaction whose failures are in our own words."""
+    try:
+        with env.lmdb.begin() as txn:
+            yield txn
+    except lmdb.Error as error:
+        raise translated(error, env.path) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise StoreCorrupted(
+            f"A record in {env.path} is damaged: {error} Run 'ringdove fsck'."
+        ) from error
+
+
 def get(env: Environment, key: str, now_ms: int) -> Record | None:
     """The record, unless it is missing or has expired."""
-    with env.lmdb.begin() as txn:
+    with reading(env) as txn:
         return _get(txn, env, key, now_ms)
 
 
@@ -64,7 +81,7 @@ def remove_edit(
 def scan(env: Environment, prefix: str, after: str, count_max: int, now_ms: int) -> list[Record]:
     """Live records in key order."""
     found = []
-    with env.lmdb.begin() as txn:
+    with reading(env) as txn:
         for key, value in under(txn, env.db["records"], prefix.encode()):
             record = live(Record(key.decode(), *_decode(value)), now_ms)
             if record is not None and record.key > after:

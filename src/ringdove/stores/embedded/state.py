@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import lmdb
 import msgspec
 
 from ringdove import limits
@@ -17,9 +18,10 @@ from ringdove.core.block import Block
 from ringdove.core.index import RunRecord
 from ringdove.core.settings import QueueSettings
 from ringdove.core.stripe import Stripe
-from ringdove.errors import QueueNotFound, RemoteProtocolError, StoreCorrupted
+from ringdove.errors import QueueNotFound, RemoteProtocolError, SettingsRefused, StoreCorrupted
 from ringdove.pending import Pending
 from ringdove.stores.base import STRIPE_KEY_BYTES, StripeId
+from ringdove.stores.embedded.environment import translated
 from ringdove.stores.local import make_token
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 OFFSET = struct.Struct(">Q")
 NUMBER = struct.Struct(">H")
-TAIL = struct.Struct("<QQ")
+TAIL = struct.Struct("<QQQ")
 
 
 class StripeRecord(NamedTuple):
@@ -53,6 +55,9 @@ decode_stripe = msgspec.msgpack.Decoder(StripeRecord).decode
 decode_subscription = msgspec.msgpack.Decoder(SubscriptionRecord).decode
 decode_runs = msgspec.msgpack.Decoder(list[RunRecord]).decode
 encode = msgspec.msgpack.Encoder().encode
+
+#: What decoding a damaged entry may raise.
+DAMAGE = (msgspec.MsgspecError, struct.error, ValueError, SettingsRefused)
 
 
 class BlockCache:
@@ -132,13 +137,18 @@ class StripeState:
             return False
         stripe = self.stripe
         before = stripe.trim_offset(now_ms)
-        stripe.expire(self, now_ms)
-        oldest = stripe.trim_offset(now_ms)
-        if stripe.head <= oldest < stripe.tail:
-            oldest_ms = self.block_at(oldest).stored_ms
-            self.expire_due_ms = max(oldest_ms + stripe.settings.retention_ms, now_ms + 1)
-        else:
-            self.expire_due_ms = now_ms + stripe.settings.retention_ms
+        try:
+            stripe.expire(self, now_ms)
+            oldest = stripe.trim_offset(now_ms)
+            if stripe.head <= oldest < stripe.tail:
+                oldest_ms = self.block_at(oldest).stored_ms
+                self.expire_due_ms = max(oldest_ms + stripe.settings.retention_ms, now_ms + 1)
+            else:
+                self.expire_due_ms = now_ms + stripe.settings.retention_ms
+        except StoreCorrupted:
+            # How old a damaged block is, nobody knows: it stays until it is purged or received.
+            self.expire_due_ms = now_ms + limits.RETENTION_CHECK_MS
+            return False
         return oldest > before
 
     def hide_trimmed(self, now_ms: int) -> bool:
@@ -163,12 +173,14 @@ class StripeState:
         return self.stripe
 
     def _fetch(self, offset: int) -> Block:
-        with self.env.lmdb.begin(db=self.env.db["log"]) as txn:
-            cursor = txn.cursor()
-            if cursor.set_range(self.key + OFFSET.pack(offset)) and cursor.key().startswith(
-                self.key
-            ):
-                return read_block(cursor.key(), cursor.value())
+        key = self.key + OFFSET.pack(offset)
+        try:
+            with self.env.lmdb.begin(db=self.env.db["log"]) as txn:
+                cursor = txn.cursor()
+                if cursor.set_range(key) and cursor.key().startswith(self.key):
+                    return read_block(cursor.key(), cursor.value())
+        except lmdb.Error as error:
+            raise translated(error, self.env.path) from error
         raise StoreCorrupted(
             f"Offset {offset} of stripe {self.id} is missing from the log. Run 'ringdove fsck'."
         )
@@ -197,29 +209,44 @@ def load(
 ) -> StripeState | None:
     """Read a stripe's state back, or None when this environment does not have it."""
     key = stripe_id.key()
-    with env.lmdb.begin() as txn:
-        raw = txn.get(key, db=env.db["stripes"])
-        if raw is None:
-            return None
-        record = decode_stripe(raw)
-        tail, nbytes = TAIL.unpack(txn.get(key, db=env.db["tails"]))
-        stripe = Stripe(
-            QueueSettings.decode(record.settings),
-            record.version,
-            make_token,
-            random,
-            epoch=record.epoch,
-            head=_head(txn, env, key, tail),
-            tail=tail,
-            nbytes=nbytes,
-        )
-        state = StripeState(stripe_id, env, cache, stripe)
-        for sub_key, value in under(txn, env.db["subs"], key):
-            sub = decode_subscription(value)
-            name = sub_key[STRIPE_KEY_BYTES:].decode()
-            state.numbers[name] = sub.number
-            stripe.subscriptions[name] = load_index(txn, env, stripe, key, sub)
+    try:
+        with env.lmdb.begin() as txn:
+            raw = txn.get(key, db=env.db["stripes"])
+            if raw is None:
+                return None
+            stripe = load_stripe(txn, env, key, decode_stripe(raw), random)
+            state = StripeState(stripe_id, env, cache, stripe)
+            for sub_key, value in under(txn, env.db["subs"], key):
+                sub = decode_subscription(value)
+                name = sub_key[STRIPE_KEY_BYTES:].decode()
+                state.numbers[name] = sub.number
+                stripe.subscriptions[name] = load_index(txn, env, stripe, key, sub)
+    except lmdb.Error as error:
+        raise translated(error, env.path) from error
+    except DAMAGE as error:
+        raise StoreCorrupted(
+            f"What is stored of stripe {tuple(stripe_id)} is damaged: {error} Run 'ringdove fsck'."
+        ) from error
     return state
+
+
+def load_stripe(
+    txn: Any, env: Environment, key: bytes, record: StripeRecord, random: Random
+) -> Stripe:
+    """A stripe's state without its subscriptions."""
+    tail, nbytes, head = TAIL.unpack(txn.get(key, db=env.db["tails"]) or b"")
+    if not head <= tail <= limits.OFFSET_MAX:
+        raise ValueError(f"its head is {head} and its tail {tail}.")
+    return Stripe(
+        QueueSettings.decode(record.settings),
+        record.version,
+        make_token,
+        random,
+        epoch=record.epoch,
+        head=head,
+        tail=tail,
+        nbytes=nbytes,
+    )
 
 
 def load_index(
@@ -228,16 +255,23 @@ def load_index(
     """Read one subscription's index back."""
     prefix = key + NUMBER.pack(sub.number)
     index = stripe.make_index(sub.floor)
-    index.restore(
-        [
-            (OFFSET.unpack_from(k, len(prefix))[0], OFFSET.unpack(v)[0])
-            for k, v in under(txn, env.db["done"], prefix)
-        ],
-        [
-            (OFFSET.unpack_from(k, len(prefix))[0], decode_runs(v))
-            for k, v in under(txn, env.db["leases"], prefix)
-        ],
-    )
+    done = [
+        (OFFSET.unpack_from(k, len(prefix))[0], OFFSET.unpack(v)[0])
+        for k, v in under(txn, env.db["done"], prefix)
+    ]
+    leases = [
+        (OFFSET.unpack_from(k, len(prefix))[0], decode_runs(v))
+        for k, v in under(txn, env.db["leases"], prefix)
+    ]
+    spans = sorted(done + [(run.lo, run.hi) for _, runs in leases for run in runs])
+    at = sub.floor
+    for lo, hi in spans:
+        if not at <= lo < hi <= stripe.tail:
+            raise ValueError(f"a run {lo}..{hi} of a subscription overlaps another or the end.")
+        at = hi
+    if sub.floor > stripe.tail:
+        raise ValueError(f"a subscription is done up to {sub.floor}, beyond {stripe.tail}.")
+    index.restore(done, leases)
     return index
 
 
@@ -248,9 +282,3 @@ def under(txn: Any, db: Any, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
     while found and (key := bytes(cursor.key())).startswith(prefix):
         yield key, cursor.value()
         found = cursor.next()
-
-
-def _head(txn: Any, env: Environment, key: bytes, tail: int) -> int:
-    for log_key, value in under(txn, env.db["log"], key):
-        return read_block(log_key, value).base
-    return tail

@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 from ringdove import limits
 from ringdove.clock import Clock, SystemClock
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION, find_time, parts
+from ringdove.errors import StoreCorrupted
 from ringdove.pending import Pending, on_event_loop
 from ringdove.stores.base import (
     Claim,
@@ -59,6 +60,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: How far the time of the last commit may be ahead of this machine's clock: a year. Anything more
+#: would expire everything that waits.
+_CLOCK_AHEAD_MS_MAX = 366 * 24 * 3600 * 1000
+
 #: Threads that read from disk on behalf of an event loop.
 _READ_THREADS = 4
 
@@ -95,12 +100,22 @@ class EmbeddedStore:
             written = txn.get(b"clock", db=env.db["meta"])
             graves = [key for key, _ in under(txn, env.db["graves"], b"")]
         if written is not None:
-            self.clock.advance_to(OFFSET.unpack(written)[0])
+            self._resume_clock(written, env)
         writer = Writer(env, self._directory, self.clock, self._lock, self._cache)
         writer.graves = graves
         writer.on_sweep = partial(self._sweep, writer)
         self._writers[durability] = writer
         return writer
+
+    def _resume_clock(self, written: bytes, env: Environment) -> None:
+        """Go on from the time of the last commit, unless nobody can have written it."""
+        at_ms = int.from_bytes(written, "big")
+        if len(written) != OFFSET.size or at_ms > self.clock.now_ms() + _CLOCK_AHEAD_MS_MAX:
+            raise StoreCorrupted(
+                f"{env.path} says that it was written at {at_ms} ms after 1970, years from now. "
+                "Set this machine's clock right; if it is right, restore a backup."
+            )
+        self.clock.advance_to(at_ms)
 
     async def close(self) -> None:
         """Commit everything accepted, then let go of the directory."""
@@ -126,7 +141,7 @@ class EmbeddedStore:
         def edit(txn: Any) -> None:
             if txn.get(key, db=db["stripes"]) is None:
                 txn.put(key, encode(record), db=db["stripes"])
-                txn.put(key, TAIL.pack(0, 0), db=db["tails"])
+                txn.put(key, TAIL.pack(0, 0, 0), db=db["tails"])
                 subscription = SubscriptionRecord(0, 0)
                 txn.put(key + DEFAULT_SUBSCRIPTION.encode(), encode(subscription), db=db["subs"])
 
@@ -512,7 +527,8 @@ class EmbeddedStore:
             for state in self._states.values():
                 if state.env is writer.env and not state.deleted:
                     expired = state.expire(now_ms)
-                    if expired or state.stripe.trim_offset(now_ms) >= max(state.head_end, 1):
+                    trim_offset = state.stripe.trim_offset(now_ms)
+                    if expired or state.log_head < trim_offset >= state.head_end:
                         writer.dirty.add(state)
 
     async def _off_loop(self, read: Callable[[], T]) -> T:

@@ -15,6 +15,7 @@ are put back for the next commit.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -23,11 +24,10 @@ from typing import TYPE_CHECKING, Any
 import lmdb
 
 from ringdove import limits
-from ringdove.core.block import base_of
 from ringdove.errors import ConnectionClosed, RingdoveError, StoreFull, StoreUnavailable
 from ringdove.pending import Pending
 from ringdove.stores.base import STRIPE_KEY_BYTES
-from ringdove.stores.embedded.append import Append, apply_append
+from ringdove.stores.embedded.append import Append, Poisoned, apply_append
 from ringdove.stores.embedded.environment import translated
 from ringdove.stores.embedded.state import (
     NUMBER,
@@ -122,7 +122,6 @@ class Writer:
         self._wake = threading.Event()
         self._asleep = False
         self._closed = False
-        self._failed: RingdoveError | None = None
         self._thread = threading.Thread(
             target=self._loop, name=f"ringdove-writer-{env.durability}", daemon=True
         )
@@ -133,8 +132,6 @@ class Writer:
         pending: Pending[Any] = Pending(self._lead, self._wake.set)
         if self._closed:
             pending.fail(ConnectionClosed("The store has been closed."))
-        elif self._failed is not None:
-            pending.fail(self._failed)
         else:
             self._queue.append(make(pending))
         return pending
@@ -152,9 +149,8 @@ class Writer:
         self._thread.join()
         with self._turn:
             self._commit_queue()
-            while self.dirty and self._failed is None:
-                if not self._commit_queue():
-                    break
+            while self.dirty and self._commit_queue():
+                continue
 
     def paused(self) -> threading.Lock:
         """The lock that keeps commits away, for replacing the environment."""
@@ -187,7 +183,8 @@ class Writer:
                 idle_rounds += 1
             if time.monotonic() - swept_s > limits.RETENTION_CHECK_MS / 1000:
                 swept_s = time.monotonic()
-                self.on_sweep()
+                with contextlib.suppress(RingdoveError):
+                    self.on_sweep()
                 self._directory.hold_reserve()
 
     def _commit_queue(self) -> bool:
@@ -206,7 +203,6 @@ class Writer:
             return True
         if isinstance(error, StoreFull):
             return self._commit_without_appends(operations, error)
-        self._failed = error
         for operation in operations:
             operation.pending.fail(error)
         return False
@@ -222,6 +218,7 @@ class Writer:
             second = self._commit(rest)
             if isinstance(second, StoreFull) and self._directory.free_reserve():
                 second = self._commit(rest)
+                self._directory.hold_reserve()
         if second is not None:
             for operation in rest:
                 operation.pending.fail(second)
@@ -242,6 +239,10 @@ class Writer:
         except lmdb.Error as error:
             commit.put_back()
             return translated(error, self.env.path)
+        except Poisoned as poisoned:
+            commit.put_back()
+            poisoned.operation.pending.fail(poisoned.error)
+            return self._commit([op for op in operations if op is not poisoned.operation])
         except RingdoveError as error:
             commit.put_back()
             return error
@@ -291,6 +292,8 @@ class GroupCommit:
             trim_offset = state.stripe.trim_offset(self._now_ms)
             if trim_offset > state.log_head and trim_offset >= state.head_end:
                 self._growth_of(state).trim_offset = trim_offset
+                # From here on nobody may look below: the commit is about to remove it.
+                state.stripe.head = max(state.stripe.head, trim_offset)
 
     def write(self, txn: Any) -> None:
         """Put what was decided into the transaction, without the lock."""
@@ -300,8 +303,9 @@ class GroupCommit:
                 txn.put(state.key + OFFSET.pack(block.end - 1), block.buffer, db=db["log"])
             if growth.trim_offset:
                 self._trim(txn, state, growth)
-            nbytes = state.stripe.nbytes + growth.nbytes
-            txn.put(state.key, TAIL.pack(growth.tail, nbytes), db=db["tails"])
+            nbytes = max(0, state.stripe.nbytes + growth.nbytes)
+            head = growth.head if growth.trim_offset else state.log_head
+            txn.put(state.key, TAIL.pack(growth.tail, nbytes, head), db=db["tails"])
         for state, name, _, changes in self._changes:
             self._write_index(txn, state, name, changes)
         self._bury(txn)
@@ -317,7 +321,7 @@ class GroupCommit:
                 stripe.nbytes += growth.nbytes
                 if growth.trim_offset:
                     state.log_head, state.head_end = growth.head, growth.head_end
-                    stripe.head = max(stripe.head, growth.head)
+                    stripe.head = growth.head
                 if growth.trim_left:
                     writer.dirty.add(state)
                 for block in growth.blocks:
@@ -369,16 +373,16 @@ class GroupCommit:
         cursor = txn.cursor(self._db["log"])
         found = cursor.set_range(state.key)
         left = limits.TRIM_BLOCKS_PER_COMMIT_MAX
+        growth.head = state.log_head
         while found and (key := bytes(cursor.key())).startswith(state.key):
             end = OFFSET.unpack_from(key, STRIPE_KEY_BYTES)[0] + 1
-            value = cursor.value()
-            base = base_of(value)
             growth.trim_left = end <= growth.trim_offset and not left
             if end > growth.trim_offset or not left:
-                growth.head, growth.head_end = base, end
+                growth.head_end = end
                 return
-            growth.nbytes -= len(value)
-            self._writer.cache.remove((state.id, base))
+            growth.nbytes -= len(cursor.value())
+            self._writer.cache.remove((state.id, growth.head))
+            growth.head = end
             found = cursor.delete() and cursor.key()
             left -= 1
         growth.head, growth.head_end = growth.tail, 0
