@@ -11,6 +11,7 @@ message is stored twice (M2), an append that never returned is there as a whole 
 what is neither done nor on its way to be is deliverable (I2).
 """
 
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -184,6 +185,11 @@ class Ledger:
                 faults.append(f"operation {op} was a repetition, but its messages are nowhere (I1)")
         self._somewhere.clear()
         return faults
+
+
+def present() -> ManualClock:
+    """A clock that starts now and then moves only when told."""
+    return ManualClock(time.time_ns() // 1_000_000)
 
 
 def check(ledger: Ledger, store: Store) -> list[str]:

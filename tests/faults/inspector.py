@@ -14,9 +14,8 @@ import sys
 from pathlib import Path
 
 from faults.events import body, read_events
-from faults.history import Ledger, check, deliverable
+from faults.history import Ledger, check, deliverable, present
 from faults.workload import QUEUES, SYNCED
-from ringdove.clock import ManualClock
 from ringdove.core.block import Block
 from ringdove.core.dedup import Segment
 from ringdove.errors import RingdoveError
@@ -33,7 +32,7 @@ def inspect(path: Path, history: Path) -> list[str]:
     """What is wrong with the synced queues of a directory, and with going on from there."""
     ledger = Ledger(SYNCED)
     ledger.follow(read_events(history)[0])
-    store = EmbeddedStore(path, clock=ManualClock())
+    store = EmbeddedStore(path, clock=present())
     try:
         faults = check(ledger, store)
         faults += [fault for stripe in SYNCED for fault in _goes_on(store, StripeId(*stripe))]
@@ -45,7 +44,7 @@ def inspect(path: Path, history: Path) -> list[str]:
 def receive_all(path: Path, stripes: int) -> list[str]:
     """The digests of all messages, or the name of the error that stands in their way."""
     try:
-        store = EmbeddedStore(path, clock=ManualClock())
+        store = EmbeddedStore(path, clock=present())
     except RingdoveError as error:
         return [type(error).__name__]
     found = []

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ringdove.clock import ManualClock
+from faults.history import present
 from ringdove.core.block import Block
 from ringdove.core.dedup import Segment
 from ringdove.core.settings import QueueSettings
@@ -81,14 +81,14 @@ def data(tmp_path: Path) -> Path:
 
 
 def fill(path: Path) -> None:
-    store = EmbeddedStore(path, clock=ManualClock())
+    store = EmbeddedStore(path, clock=present())
     run(store.create(Q, QueueSettings.make(), 1))
     run(store.append(Q, [Segment(Block.build([b"kept"], sent_ms=1))], 1))
     run(store.close())
 
 
 def messages(path: Path) -> list[bytes]:
-    store = EmbeddedStore(path, clock=ManualClock())
+    store = EmbeddedStore(path, clock=present())
     bodies = [content for b in run(store.read(Q, 0, 9, 999)) for content in b.bodies()]
     run(store.close())
     return bodies

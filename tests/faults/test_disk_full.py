@@ -250,6 +250,7 @@ def test_sends_work_again_when_there_is_room(
     client.drain()
 
 
+@pytest.mark.parametrize("disk", ["tmpfs"], indirect=True)
 def test_a_store_opens_on_a_full_disk(disk: Disk, new_client: NewClient) -> None:
     """A restart is the first thing that people try; then they must be able to receive."""
     path, _ = disk

@@ -22,11 +22,10 @@ import msgspec
 import pytest
 
 from faults.events import Crash, Diary, Sending, read_events
-from faults.history import Ledger, check
+from faults.history import Ledger, check, present
 from faults.steps import ACTIONS
 from faults.victim import Order
 from faults.workload import SUBSCRIPTIONS
-from ringdove.clock import ManualClock
 from ringdove.pending import run
 from ringdove.stores.embedded import EmbeddedStore
 from ringdove.stores.embedded.check import fsck
@@ -111,7 +110,7 @@ class Lives:
         if not self.ledger.counts.get("Opened"):
             return []
         faults = [f"fsck: {fault}" for fault in fsck(self.data).faults]
-        store = EmbeddedStore(self.data, clock=ManualClock())
+        store = EmbeddedStore(self.data, clock=present())
         try:
             return faults + check(self.ledger, store)
         finally:

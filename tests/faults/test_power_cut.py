@@ -17,10 +17,10 @@ import lmdb
 import pytest
 
 from faults.events import Diary, Event
+from faults.history import present
 from faults.inspector import Inspector
 from faults.interpose import Mark, Sync, WriteLog, recording
 from faults.workload import MEMORY, SYNCED, Producer, Workload, create_queues
-from ringdove.clock import ManualClock
 from ringdove.errors import QueueNotFound
 from ringdove.pending import run
 from ringdove.stores.base import StripeId
@@ -139,7 +139,7 @@ def test_queues_in_memory_are_gone_after_a_power_cut(tmp_path: Path) -> None:
     log = record(tmp_path / "data", seed=1)
     rebuild(log, len(log.events) // 2, tmp_path / "cut", Random(1))
     assert (tmp_path / "cut" / "memory" / "data.mdb").exists()
-    store = EmbeddedStore(tmp_path / "cut", clock=ManualClock())
+    store = EmbeddedStore(tmp_path / "cut", clock=present())
     with pytest.raises(QueueNotFound):
         run(store.stats(StripeId(*MEMORY)))
     create_queues(store)

@@ -194,12 +194,11 @@ class Workload:
             self._waiting[stripe] -= (claim.hi - claim.lo) / len(SUBSCRIPTIONS[stripe])
 
     async def look(self, rng: Random, stripe: Stripe) -> None:
-        """Trim, or read from somewhere: what is done beside the main business."""
-        if rng.random() < 0.5:
-            await self.store.trim(StripeId(*stripe))
-        else:
-            await self.store.find(StripeId(*stripe), 0)
-            await self.store.put(f"record {rng.randrange(5)}", rng.randbytes(rng.randrange(3_000)))
+        """What is done beside the main business: write a record, trim, search, count."""
+        await self.store.put(f"record {rng.randrange(5)}", rng.randbytes(rng.randrange(3_000)))
+        await self.store.trim(StripeId(*stripe))
+        await self.store.find(StripeId(*stripe), 0)
+        await self.store.stats(StripeId(*stripe))
 
     async def step(self, rng: Random, producers: Iterable[Producer], stripes: list[Stripe]) -> None:
         """One of the above, on any of `stripes`; the producers belong to the calling thread."""

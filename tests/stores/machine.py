@@ -149,7 +149,8 @@ class Side:
 
     def settle(self, verb: str, picks: list[tuple[int, float, float, str]], wait: int | None) -> object:
         """Acknowledge, extend or release parts of leases, live ones and old ones (I5)."""
-        picked = [self.leases[pick % len(self.leases)] for pick, _, _, _ in picks]
+        recent = self.leases[::-1]
+        picked = [recent[pick % len(recent)] for pick, _, _, _ in picks]
         sub = picked[0].sub
         claims = []
         for lease, (_, start, length, flaw) in zip(picked, picks, strict=True):
@@ -253,7 +254,7 @@ class Side:
         for index in indexes:
             assert index.audit(model.tail) == []
         if model.subs:
-            expected = model.head()
+            expected = model.head(self.now_ms)
             assert head <= expected if model.settings.keep_done_ms else head == expected
         stored = [b for block in run(self.store.read(STRIPE, head, EVERYTHING, 1 << 30))
                   for b in block.bodies()]  # fmt: skip

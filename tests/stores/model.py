@@ -50,6 +50,10 @@ class Model:
     subs: dict[str, list[Entry]] = field(default_factory=lambda: {"default": []})
     producers: dict[bytes, int] = field(default_factory=dict)
     ids: dict[bytes, int] = field(default_factory=dict)
+    #: When each message was found to be done with by everybody, if done messages are kept.
+    done_ms: dict[int, int] = field(default_factory=dict)
+    #: Everything below was given up, kept or not.
+    dropped: int = 0
 
     @property
     def tail(self) -> int:
@@ -234,7 +238,9 @@ class Model:
         self.subs[sub] = [Entry(done=at < offset) for at in range(self.tail)]
 
     def drop_below(self, offset: int, sub: str | None = None) -> None:
-        """Mark everything below `offset` done, for one subscription or all."""
+        """Mark everything below `offset` done, for one subscription or given up for all."""
+        if sub is None:
+            self.dropped = max(self.dropped, offset)
         for name in [sub] if sub else list(self.subs):
             for entry in self.subs[name][:offset]:
                 entry.done = True
@@ -244,7 +250,15 @@ class Model:
         old = [m.stored_ms + self.settings.retention_ms <= now_ms for m in self.messages]
         self.drop_below(sum(old))
 
-    def head(self) -> int:
-        """The first offset that must be stored when nothing done is kept: a whole block."""
-        floor = min(self.floor(sub) for sub in self.subs)
-        return self.messages[floor].block if floor < self.tail else self.tail
+    def head(self, now_ms: int) -> int:
+        """The first offset that must be stored, a whole block (I6)."""
+        needed = min(self.floor(sub) for sub in self.subs)
+        for offset in range(needed):
+            self.done_ms.setdefault(offset, now_ms if self.settings.keep_done_ms else 0)
+        self.done_ms = {offset: ms for offset, ms in self.done_ms.items() if offset < needed}
+        if not self.settings.keep_done_ms:
+            self.done_ms = dict.fromkeys(self.done_ms, 0)
+        for offset in range(needed - 1, self.dropped - 1, -1):
+            if self.done_ms[offset] + self.settings.keep_done_ms > now_ms:
+                needed = offset
+        return self.messages[needed].block if needed < self.tail else self.tail

@@ -25,12 +25,19 @@ _RUNS = settings(
 )
 
 WAITS_MS = st.sampled_from([0, 1, 10, 100, 1000])
-SUBS = st.sampled_from(["default", "one", "two"])
+LEASES_MS = st.sampled_from([10, 10, 100, 400])
+SUBS = st.sampled_from(["default", "default", "default", "one"])
 SHARES = st.floats(0, 1)
-#: For operations that wipe out what others have built up.
-RARELY = st.integers(0, 3).map(lambda roll: roll == 3)
+KEYS = st.lists(st.sampled_from([b"a", b"b", b"c", b""]), min_size=1, max_size=6)
+BLOCKS = st.lists(
+    st.tuples(KEYS, st.sampled_from([0, 0, 0, 0, 5, 300])), min_size=1, max_size=3
+)
+#: Which of the leases given, counted from the latest; which part of it; what is wrong with the claim.
 PICKS = st.tuples(
-    st.integers(0, 1000), SHARES, SHARES, st.sampled_from(["", "", "", "", "epoch", "token"])
+    st.integers(0, 5) | st.integers(0, 100),
+    st.sampled_from([0.0, 0.0, 0.3, 0.5, 0.9]),
+    st.sampled_from([0.0, 0.0, 0.4, 1.0]),
+    st.sampled_from(["", "", "", "", "", "epoch", "token"]),
 )
 
 
@@ -42,20 +49,22 @@ class StoreMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.sides: Sides | None = None
+        self.next_body = 0
 
     @initialize(
+        blocks=BLOCKS,
         receives_max=st.sampled_from([None, None, 1, 2]),
         retention_ms=st.sampled_from([500, 5000, 10_000_000]),
         keep_done_ms=st.sampled_from([0, 0, 400]),
         dedup_ms=st.sampled_from([50, 2000]),
     )
-    def make(self, **chosen: Any) -> None:
+    def make(self, blocks: list[tuple[list[bytes], int]], **chosen: Any) -> None:
         self.sides = Sides(
             QueueSettings.make(
                 durability="memory", order=self.order, backoff_ms=20, backoff_ms_max=70, **chosen
             )
         )
-        self.next_body = 0
+        self.append(blocks)
 
     def teardown(self) -> None:
         if self.sides is not None:
@@ -65,6 +74,11 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.sides is not None
         self.sides.do(verb, *arguments)
 
+    def known(self, sub: str) -> str:
+        """A subscription that exists, this one if possible."""
+        subs = self.subs()
+        return sub if sub in subs else subs[0]
+
     def subs(self) -> list[str]:
         assert self.sides is not None
         return sorted(self.sides.memory.model.subs)
@@ -73,18 +87,9 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.sides is not None
         return bool(self.sides.memory.leases and self.sides.embedded.leases)
 
-    # -- rules ----------------------------------------------------------------------------------
+    # -- the daily work -------------------------------------------------------------------------
 
-    @rule(
-        blocks=st.lists(
-            st.tuples(
-                st.lists(st.sampled_from([b"a", b"b", b"c", b""]), min_size=1, max_size=6),
-                st.sampled_from([0, 0, 0, 5, 300]),
-            ),
-            min_size=1,
-            max_size=3,
-        )
-    )
+    @rule(blocks=BLOCKS)
     def append(self, blocks: list[tuple[list[bytes], int]]) -> None:
         made = []
         for keys, delay_ms in blocks:
@@ -94,33 +99,39 @@ class StoreMachine(RuleBasedStateMachine):
         self.do("append", made)
 
     @rule(
-        producer=st.sampled_from([b"p", b"q"]),
-        sequence=st.integers(0, 6),
-        span=st.integers(1, 3),
-        gaps=st.booleans(),
+        claim=st.fixed_dictionaries(
+            {
+                "producer": st.sampled_from([b"p", b"q"]),
+                "sequence": st.integers(0, 6),
+                "span": st.integers(1, 3),
+                "gaps": st.booleans(),
+            }
+        )
+        | st.fixed_dictionaries({"message_id": st.sampled_from([b"x", b"y"])})
     )
-    def append_in_sequence(self, **claim: Any) -> None:
+    def append_judged(self, claim: dict[str, Any]) -> None:
         self.do("append_judged", claim)
 
-    @rule(message_id=st.sampled_from([b"x", b"y"]))
-    def append_with_id(self, message_id: bytes) -> None:
-        self.do("append_judged", {"message_id": message_id})
-
-    @precondition(lambda self: "default" in self.subs())
-    @rule(want=st.sampled_from([1, 1, 2, 3, 5, 100]), lease_ms=st.sampled_from([10, 100, 400]))
-    def lease(self, want: int, lease_ms: int) -> None:
-        self.do("lease", "default", want, lease_ms)
+    @precondition(lambda self: self.subs())
+    @rule(sub=SUBS, want=st.sampled_from([1, 2, 3, 5, 100]), lease_ms=LEASES_MS)
+    def lease(self, sub: str, want: int, lease_ms: int) -> None:
+        self.do("lease", self.known(sub), want, lease_ms)
 
     @precondition(lambda self: self.subs())
-    @rule(sub=SUBS, want=st.sampled_from([1, 3, 100]), lease_ms=st.sampled_from([10, 100]))
-    def lease_elsewhere(self, sub: str, want: int, lease_ms: int) -> None:
-        known = self.subs()
-        self.do("lease", sub if sub in known else known[0], want, lease_ms)
+    @rule(sub=SUBS, wants=st.lists(st.integers(1, 2), min_size=2, max_size=4), lease_ms=LEASES_MS)
+    def lease_often(self, sub: str, wants: list[int], lease_ms: int) -> None:
+        for want in wants:
+            self.do("lease", self.known(sub), want, lease_ms)
 
     @precondition(anything_leased)
-    @rule(picks=st.lists(PICKS, min_size=1, max_size=3))
+    @rule(picks=st.lists(PICKS, min_size=1, max_size=4))
     def acknowledge(self, picks: list[tuple[int, float, float, str]]) -> None:
         self.do("settle", "acknowledge", picks, None)
+
+    @precondition(anything_leased)
+    @rule(pick=st.integers(0, 4))
+    def acknowledge_all(self, pick: int) -> None:
+        self.do("settle", "acknowledge", [(pick, 0.0, 1.0, "")], None)
 
     @precondition(anything_leased)
     @rule(picks=st.lists(PICKS, min_size=1, max_size=2), lease_ms=WAITS_MS)
@@ -132,36 +143,31 @@ class StoreMachine(RuleBasedStateMachine):
     def release(self, picks: list[tuple[int, float, float, str]], delay_ms: int | None) -> None:
         self.do("settle", "release", picks, delay_ms)
 
-    @rule(duration_ms=st.sampled_from([1, 5, 10, 20, 100, 100, 400]))
+    @rule(duration_ms=st.sampled_from([1, 5, 10, 10, 20, 100, 400]))
     def sleep(self, duration_ms: int) -> None:
         assert self.sides is not None
         self.sides.clock.sleep_ms(duration_ms)
 
+    # -- rare events ----------------------------------------------------------------------------
+
     @rule(
-        sub=SUBS,
-        kind=st.sampled_from(["earliest", "latest", "offset", "time"]),
+        sub=st.sampled_from(["default", "one", "two"]),
+        kind=st.sampled_from(["earliest", "latest", "offset", "time", "none", "none"]),
         value=st.integers(0, 40),
     )
     def subscribe(self, sub: str, kind: str, value: int) -> None:
-        self.do("subscribe", sub, kind, value)
-
-    @precondition(lambda self: self.subs())
-    @rule(sub=SUBS, really=RARELY)
-    def unsubscribe(self, sub: str, really: bool) -> None:
-        if really and sub in self.subs():
+        if kind != "none":
+            self.do("subscribe", sub, kind, value)
+        elif sub in self.subs():
             self.do("unsubscribe", sub)
 
     @precondition(lambda self: self.subs())
-    @rule(sub=SUBS, share=SHARES, really=RARELY)
-    def commit(self, sub: str, share: float, really: bool) -> None:
-        known = self.subs()
-        if really:
-            self.do("commit", sub if sub in known else known[0], share)
-
-    @rule(really=RARELY)
-    def purge(self, really: bool) -> None:
-        if really:
+    @rule(sub=SUBS, share=SHARES, everything=st.booleans())
+    def give_up(self, sub: str, share: float, everything: bool) -> None:
+        if everything and share > 0.5:
             self.do("purge")
+        else:
+            self.do("commit", self.known(sub), share / 2)
 
     @rule(
         chosen=st.sampled_from(

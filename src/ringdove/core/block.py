@@ -399,7 +399,9 @@ class Block:
         return [self.sent_ms + delta for delta in deltas]
 
     def key_hashes(self) -> memoryview:
-        """The 64-bit key hashes, without copying. Only on keyed blocks."""
+        """The 64-bit key hashes, without copying; zeros on a block without keys."""
+        if not self.flags & FLAG_KEYS:
+            return memoryview(bytes(8 * self.count)).cast("Q")
         start = padded(4 * self.count)
         return memoryview(self._payload)[start : start + 8 * self.count].cast("Q")
 

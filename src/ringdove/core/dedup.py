@@ -10,10 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringdove.errors import SequenceRefused
+from ringdove import limits
+from ringdove.errors import LimitExceeded, SequenceRefused
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from ringdove.core.block import Block
+    from ringdove.errors import ClientError
 
 
 class Segment(NamedTuple):
@@ -76,3 +80,64 @@ def judge(state: ProducerState | None, segment: Segment) -> Appended | None:
             expected,
         )
     return None
+
+
+class Plan(NamedTuple):
+    """What an append of several segments comes to, decided before anything is written."""
+
+    #: Per segment: where it will be, where its first attempt is, or why it is refused.
+    answers: list[Appended | ClientError]
+    #: What is new, stamped.
+    blocks: list[Block]
+    nbytes: int
+    tail: int
+    #: What must be remembered: producers' states, and offsets by message id.
+    producers: dict[bytes, ProducerState]
+    ids: dict[bytes, int]
+
+
+def plan(
+    segments: Sequence[Segment],
+    tail: int,
+    now_ms: int,
+    known_producer: Callable[[bytes], ProducerState | None],
+    known_id: Callable[[bytes], int | None],
+    admit_producer: Callable[[], bool],
+) -> Plan:
+    """Judge the segments in order, each for itself, as if appended at `tail`.
+
+    `known_producer` and `known_id` look up what the stripe remembers; `admit_producer` says whether
+    it may remember one producer more.
+    """
+    answers: list[Appended | ClientError] = []
+    blocks: list[Block] = []
+    producers: dict[bytes, ProducerState] = {}
+    ids: dict[bytes, int] = {}
+    for segment in segments:
+        answer: Appended | ClientError | None = None
+        if segment.producer is not None:
+            state = producers.get(segment.producer) or known_producer(segment.producer)
+            try:
+                answer = judge(state, segment)
+            except SequenceRefused as refusal:
+                answer = refusal
+            if answer is None and state is None and not admit_producer():
+                answer = LimitExceeded(
+                    f"The stripe remembers {limits.PRODUCERS_MAX} producers, the most: "
+                    "use fewer, or wait until old ones are forgotten."
+                )
+            if answer is None:
+                end = segment.sequence + segment.span
+                producers[segment.producer] = ProducerState(end, segment.sequence, tail, now_ms)
+        elif segment.message_id is not None:
+            offset = ids.get(segment.message_id, known_id(segment.message_id))
+            if offset is None:
+                ids[segment.message_id] = tail
+            else:
+                answer = Appended(offset, duplicate=True)
+        if answer is None:
+            answer = Appended(tail)
+            blocks.append(segment.block.stamp(tail, now_ms))
+            tail += segment.block.count
+        answers.append(answer)
+    return Plan(answers, blocks, sum(b.nbytes for b in blocks), tail, producers, ids)

@@ -131,7 +131,9 @@ class Index:
         exhausted = self._promote(now_ms)
         if self.settings.order == "strict" and self.leased + self.delayed:
             return Leased([], [], not exhausted)
-        if len(self._leases) >= limits.LEASES_MAX:
+        if self.settings.ordered:
+            spread = 1
+        if len(self._leases) >= limits.LEASES_MAX and not self._something_ready():
             raise LimitExceeded(
                 f"The subscription has {len(self._leases)} leases outstanding, the most allowed: "
                 "acknowledge some first, or receive more messages at once."
@@ -216,9 +218,21 @@ class Index:
         self.done.raise_floor(offset)
         floor = self.done.floor
         self.scan = max(self.scan, floor)
+        if self.delayed:
+            self._drop_delayed(floor)
         for token in [t for t, runs in self._leases.items() if runs[0].lo < floor]:
             for run in self._carve(token, 0, floor):
                 self._settle(run)
+
+    def _drop_delayed(self, floor: int) -> None:
+        """Forget delayed messages below `floor` that no lease names."""
+        for _, place, run in self._timed:
+            if run.place == place and not run.token and run.lo < floor:
+                self._account(run, -1)
+                run.lo = min(floor, run.hi)
+                self._account(run, 1)
+                if run.lo == run.hi:
+                    run.place = 0
 
     def due_ms(self, now_ms: int, tail: int) -> int | None:
         """When the next message becomes deliverable by time alone; None when none will.
@@ -319,6 +333,8 @@ class Index:
         dead_left = limits.PROMOTE_PER_CALL_MAX
         while want > 0 and (run := self._pop_ready()) is not None:
             if receives_max is not None and run.receives >= receives_max:
+                if self.settings.order == "strict":
+                    return self._gather_dead_in_order(run, pieces, dead)
                 dead.append(run)
                 dead_left -= 1
                 if not dead_left:
@@ -329,6 +345,14 @@ class Index:
             pieces.append(run)
             want -= len(run)
         return self._scan(want, now_ms, source, tail, pieces)
+
+    def _gather_dead_in_order(self, run: Run, pieces: list[Run], dead: list[Run]) -> bool:
+        """Where order is strict, a dead run goes alone; what is behind it waits for its move."""
+        if pieces:
+            self._make_ready(run)
+        else:
+            dead.append(run)
+        return True
 
     def _scan(self, want: int, now_ms: int, source: Source, tail: int, pieces: list[Run]) -> bool:
         """Advance `scan` until `want` messages are found; False when the limit stopped it."""

@@ -99,6 +99,10 @@ class Stripe:
 
     def configure(self, settings: QueueSettings, version: int) -> None:
         """Take newer settings. Order may change only while nothing is waiting or leased."""
+        if version < self.version:
+            raise SettingsStale(
+                f"The queue's settings have version {self.version} already, not {version}."
+            )
         reordered = settings.order != self.settings.order
         self.settings, self.version = settings, version
         for name, index in list(self.subscriptions.items()):
@@ -139,7 +143,7 @@ class Stripe:
 
     def expire(self, source: Source, now_ms: int) -> None:
         """Drop what retention no longer keeps."""
-        at = self.head
+        start = at = max(self.head, self._dropped)
         for _ in range(limits.TRIM_BLOCKS_PER_COMMIT_MAX):
             if at >= self.tail:
                 break
@@ -147,7 +151,7 @@ class Stripe:
             if block.stored_ms + self.settings.retention_ms > now_ms:
                 break
             at = block.end
-        if at > self.head:
+        if at > start:
             self.drop_below(at)
 
     def drop_below(self, offset: int) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
+from ringdove import limits
 from ringdove.core.stripe import Stripe, find_time
-from ringdove.errors import ClientError, RecordConflict
+from ringdove.errors import ClientError, InvalidArgument, RecordConflict
 from ringdove.stores.base import Claim, Record, Start, StripeStats, SubscriptionStats
 
 if TYPE_CHECKING:
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 
     from ringdove.core.block import Block
     from ringdove.core.index import Index, Source
+
+
+#: Bytes of a record's key; LMDB allows 511.
+RECORD_KEY_BYTES_MAX = 500
 
 
 def make_token() -> int:
@@ -64,6 +69,10 @@ def start_offset(stripe: Stripe, source: Source, start: Start) -> int:
         return start.value
     if start.kind == "time":
         return find_time(source, stripe.head, stripe.tail, start.value)
+    if start.kind != "earliest":
+        raise InvalidArgument(
+            f"{start.kind!r} is no start: use 'earliest', 'latest', 'offset' or 'time'."
+        )
     return stripe.head
 
 
@@ -103,4 +112,12 @@ def next_record(
 ) -> Record:
     """The record that a put writes."""
     check_expected(current, key, expect)
+    if not 0 < len(key.encode()) <= RECORD_KEY_BYTES_MAX:
+        raise InvalidArgument(
+            f"A record's key has 1 to {RECORD_KEY_BYTES_MAX} bytes, not {len(key.encode())}."
+        )
+    if len(value) > limits.RECORD_BYTES_MAX:
+        raise InvalidArgument(
+            f"A record has at most {limits.RECORD_BYTES_MAX} bytes, not {len(value)}."
+        )
     return Record(key, value, (current.version if current else 0) + 1, expires_ms)

@@ -12,9 +12,9 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from ringdove.clock import Clock, SystemClock
-from ringdove.core.dedup import Appended, ProducerState, Segment, judge
+from ringdove.core.dedup import Appended, ProducerState, Segment, plan
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION, Stripe, find_time, parts
-from ringdove.errors import ClientError, LimitExceeded, QueueNotFound
+from ringdove.errors import ClientError, QueueNotFound
 from ringdove.limits import PRODUCERS_MAX
 from ringdove.pending import Pending
 from ringdove.stores.base import (
@@ -108,42 +108,34 @@ class MemoryStore:
 
     async def delete(self, stripe: StripeId) -> None:
         """See StripeStore."""
-        self._stripes.pop(stripe, None)
+        state = self._stripes.pop(stripe, None)
+        if state is not None:
+            state.announce()
 
     async def append(
         self, stripe: StripeId, segments: Sequence[Segment], version: int
     ) -> list[Appended | ClientError]:
         """See StripeStore."""
         state = self._get(stripe, version)
-        state.stripe.make_room(sum(s.block.nbytes for s in segments), state)
-        answers = [self._append_one(state, segment) for segment in segments]
-        state.tidy(self.clock.now_ms())
-        state.announce()
-        return answers
-
-    def _append_one(self, state: _MemoryStripe, segment: Segment) -> Appended | ClientError:
         now_ms = self.clock.now_ms()
-        base = state.stripe.tail
-        if segment.producer is not None:
-            known = state.producers.get(segment.producer)
-            try:
-                repetition = judge(known, segment)
-            except ClientError as refusal:
-                return refusal
-            if repetition is not None:
-                return repetition
-            if known is None and not self._room_for_producer(state, now_ms):
-                return LimitExceeded(f"The stripe remembers {PRODUCERS_MAX} producers, the most.")
-            state.producers[segment.producer] = ProducerState(
-                segment.sequence + segment.span, segment.sequence, base, now_ms
-            )
-        if segment.message_id is not None:
-            self._forget_ids(state, now_ms)
-            if segment.message_id in state.message_ids:
-                return Appended(state.message_ids[segment.message_id][0], duplicate=True)
-            state.message_ids[segment.message_id] = (base, now_ms)
-        state.add(segment.block.stamp(base, now_ms))
-        return Appended(base)
+        state.tidy(now_ms)
+        self._forget_ids(state, now_ms)
+        planned = plan(
+            segments,
+            state.stripe.tail,
+            now_ms,
+            state.producers.get,
+            lambda message_id: state.message_ids.get(message_id, (None,))[0],
+            lambda: self._room_for_producer(state, now_ms),
+        )
+        state.stripe.make_room(planned.nbytes, state)
+        for block in planned.blocks:
+            state.add(block)
+        state.producers |= planned.producers
+        state.message_ids |= {key: (offset, now_ms) for key, offset in planned.ids.items()}
+        state.tidy(now_ms)
+        state.announce()
+        return planned.answers
 
     def _room_for_producer(self, state: _MemoryStripe, now_ms: int) -> bool:
         if len(state.producers) < PRODUCERS_MAX:
@@ -286,8 +278,11 @@ class MemoryStore:
     async def trim(self, stripe: StripeId) -> int:
         """See StripeStore."""
         state = self._get(stripe)
-        state.tidy(self.clock.now_ms())
-        return state.stripe.head
+        head = -1
+        while head < state.stripe.head:
+            head = state.stripe.head
+            state.tidy(self.clock.now_ms())
+        return head
 
     async def stats(self, stripe: StripeId) -> StripeStats:
         """See StripeStore."""
@@ -322,8 +317,10 @@ class MemoryStore:
 
     async def remove(self, key: str, expect: int | None = None) -> bool:
         """See RecordStore."""
-        check_expected(await self.get(key), key, expect)
-        return self._records.pop(key, None) is not None
+        current = await self.get(key)
+        check_expected(current, key, expect)
+        self._records.pop(key, None)
+        return current is not None
 
     async def scan(self, prefix: str, after: str = "", count_max: int = 1000) -> list[Record]:
         """See RecordStore."""

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ringdove import limits
-from ringdove.core.dedup import Appended, ProducerState, Segment, judge
-from ringdove.errors import ClientError, LimitExceeded, RingdoveError, StoreCorrupted
+from ringdove.core.dedup import ProducerState, plan
+from ringdove.errors import StoreCorrupted
 from ringdove.stores.embedded.state import DAMAGE, OFFSET, encode, under
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ringdove.core.dedup import Appended, Segment
+    from ringdove.errors import ClientError
     from ringdove.pending import Pending
     from ringdove.stores.embedded.state import StripeState
     from ringdove.stores.embedded.writer import Growth
@@ -43,75 +45,51 @@ class Append:
 
 
 def apply_append(append: Append, growth: Growth, txn: Any, db: dict[str, Any], now_ms: int) -> None:
-    """Place the segments behind what this commit has placed already."""
+    """Place the segments behind what this commit has placed already.
+
+    Everything is read and judged before anything is written, so a refusal leaves no trace.
+    """
     state = append.state
     stripe = state.check(append.version)
-    stripe.make_room(growth.nbytes + append.nbytes, state)
-    append.answers = []
+    state.expire(now_ms)
     try:
-        _place(append, growth, txn, db, now_ms)
+        planned = plan(
+            append.segments,
+            growth.tail,
+            now_ms,
+            lambda producer: _known_producer(state.key + producer, txn, db),
+            lambda message_id: _known_id(state, message_id, txn, db, now_ms),
+            lambda: _room_for_producer(state, txn, db["producers"], now_ms),
+        )
     except DAMAGE as error:
-        raise Poisoned(
-            append,
-            StoreCorrupted(
-                f"What stripe {tuple(state.id)} remembers of a sender is damaged: {error} "
-                "Run 'ringdove fsck'."
-            ),
+        raise StoreCorrupted(
+            f"What stripe {tuple(state.id)} remembers of a sender is damaged: {error} "
+            "Run 'ringdove fsck'."
         ) from error
+    stripe.make_room(growth.nbytes + planned.nbytes, state)
+    for producer, known in planned.producers.items():
+        txn.put(state.key + producer, encode(known), db=db["producers"])
+    if planned.ids:
+        _remember_ids(state, planned.ids, txn, db, now_ms)
+    growth.blocks += planned.blocks
+    growth.nbytes += planned.nbytes
+    growth.tail = planned.tail
+    append.answers = planned.answers
 
 
-class Poisoned(Exception):
-    """An operation met damage after it had written: the commit starts again without it."""
-
-    def __init__(self, operation: Append, error: RingdoveError) -> None:
-        super().__init__(str(error))
-        self.operation = operation
-        self.error = error
-
-
-def _place(append: Append, growth: Growth, txn: Any, db: dict[str, Any], now_ms: int) -> None:
-    state = append.state
-    for segment in append.segments:
-        answer = _repetition(state, segment, growth.tail, txn, db, now_ms)
-        if answer is None:
-            block = segment.block.stamp(growth.tail, now_ms)
-            answer = Appended(growth.tail)
-            growth.blocks.append(block)
-            growth.nbytes += block.nbytes
-            growth.tail = block.end
-        append.answers.append(answer)
-
-
-def _repetition(
-    state: StripeState, segment: Segment, base: int, txn: Any, db: dict[str, Any], now_ms: int
-) -> Appended | ClientError | None:
-    """None for a new segment, which is remembered; else what to answer instead of appending."""
-    if segment.producer is not None:
-        return _judge_producer(state, segment, base, txn, db, now_ms)
-    if segment.message_id is not None:
-        dedup_ms = state.stripe.settings.dedup_ms
-        return _judge_id(state.key, dedup_ms, segment.message_id, base, txn, db, now_ms)
-    return None
-
-
-def _judge_producer(
-    state: StripeState, segment: Segment, base: int, txn: Any, db: dict[str, Any], now_ms: int
-) -> Appended | ClientError | None:
-    assert segment.producer is not None
-    key = state.key + segment.producer
+def _known_producer(key: bytes, txn: Any, db: dict[str, Any]) -> ProducerState | None:
     raw = txn.get(key, db=db["producers"])
-    known = _decode_producer(raw) if raw is not None else None
-    try:
-        repetition = judge(known, segment)
-    except ClientError as refusal:
-        return refusal
-    if repetition is not None:
-        return repetition
-    if known is None and not _room_for_producer(state, txn, db["producers"], now_ms):
-        return LimitExceeded(f"The stripe remembers {limits.PRODUCERS_MAX} producers, the most.")
-    new = ProducerState(segment.sequence + segment.span, segment.sequence, base, now_ms)
-    txn.put(key, encode(new), db=db["producers"])
-    return None
+    return _decode_producer(raw) if raw is not None else None
+
+
+def _known_id(
+    state: StripeState, message_id: bytes, txn: Any, db: dict[str, Any], now_ms: int
+) -> int | None:
+    raw = txn.get(state.key + message_id, db=db["ids"])
+    if raw is None:
+        return None
+    offset, seen_ms = _decode_id(raw)
+    return offset if seen_ms + state.stripe.settings.dedup_ms > now_ms else None
 
 
 def _room_for_producer(state: StripeState, txn: Any, db: Any, now_ms: int) -> bool:
@@ -131,25 +109,17 @@ def _room_for_producer(state: StripeState, txn: Any, db: Any, now_ms: int) -> bo
     return True
 
 
-def _judge_id(
-    key: bytes,
-    dedup_ms: int,
-    message_id: bytes,
-    base: int,
-    txn: Any,
-    db: dict[str, Any],
-    now_ms: int,
-) -> Appended | None:
-    _forget_ids(key, now_ms - dedup_ms, txn, db)
-    raw = txn.get(key + message_id, db=db["ids"])
-    if raw is not None:
-        offset, seen_ms = _decode_id(raw)
-        if seen_ms + dedup_ms > now_ms:
-            return Appended(offset, duplicate=True)
-        txn.delete(key + OFFSET.pack(seen_ms) + message_id, db=db["id_times"])
-    txn.put(key + message_id, encode((base, now_ms)), db=db["ids"])
-    txn.put(key + OFFSET.pack(now_ms) + message_id, b"", db=db["id_times"])
-    return None
+def _remember_ids(
+    state: StripeState, ids: dict[bytes, int], txn: Any, db: dict[str, Any], now_ms: int
+) -> None:
+    key = state.key
+    _forget_ids(key, now_ms - state.stripe.settings.dedup_ms, txn, db)
+    for message_id, offset in ids.items():
+        raw = txn.get(key + message_id, db=db["ids"])
+        if raw is not None:
+            txn.delete(key + OFFSET.pack(_decode_id(raw)[1]) + message_id, db=db["id_times"])
+        txn.put(key + message_id, encode((offset, now_ms)), db=db["ids"])
+        txn.put(key + OFFSET.pack(now_ms) + message_id, b"", db=db["id_times"])
 
 
 def _forget_ids(key: bytes, before_ms: int, txn: Any, db: dict[str, Any]) -> None:

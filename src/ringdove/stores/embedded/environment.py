@@ -173,6 +173,7 @@ class Directory:
         current = _BOOT_ID.read_text() if _BOOT_ID.exists() else "unknown"
         if boot.exists() and boot.read_text() != current:
             shutil.rmtree(self.path / "memory", ignore_errors=True)
+            shutil.rmtree(_old(self.path / "memory"), ignore_errors=True)
         if not boot.exists() or boot.read_text() != current:
             _write_synced(boot, current)
 
@@ -184,8 +185,10 @@ class Environment:
         self.path = path
         self.durability: Durability = durability
         self._readonly = readonly
-        if not path.exists() and not readonly:
-            _restore_or_create(path)
+        if not readonly:
+            _settle_compaction(path)
+            if not path.exists():
+                _create(path)
         self._open()
 
     def _open(self) -> None:
@@ -259,12 +262,20 @@ def _old(path: Path) -> Path:
     return path.with_name(f"{path.name}.old")
 
 
-def _restore_or_create(path: Path) -> None:
-    """Take back the file that an interrupted `compact` set aside, or make a new one."""
-    if _old(path).exists():
-        _old(path).rename(path)
+def exists(path: Path) -> bool:
+    """Whether there is an environment at `path`, perhaps set aside by an interrupted `compact`."""
+    return path.exists() or _old(path).exists()
+
+
+def _settle_compaction(path: Path) -> None:
+    """Finish a `compact` that was interrupted, or take back the file that it had set aside."""
+    if not _old(path).exists():
+        return
+    if path.exists():
+        shutil.rmtree(_old(path))
     else:
-        _create(path)
+        _old(path).rename(path)
+    sync_directory(path.parent)
 
 
 def _create(path: Path) -> None:

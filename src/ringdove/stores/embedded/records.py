@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import lmdb
 import msgspec
 
-from ringdove import limits
-from ringdove.errors import InvalidArgument, StoreCorrupted
+from ringdove.errors import StoreCorrupted
 from ringdove.stores.base import Record
 from ringdove.stores.embedded.environment import translated
 from ringdove.stores.embedded.state import encode, under
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ringdove.stores.embedded.environment import Environment
-
-#: LMDB's own limit on keys is 511 bytes.
-_KEY_BYTES_MAX = 500
 
 _decode = msgspec.msgpack.Decoder(tuple[bytes, int, int]).decode
 
@@ -50,10 +46,6 @@ def put_edit(
     env: Environment, key: str, value: bytes, expect: int | None, expires_ms: int, now_ms: int
 ) -> Callable[[Any], Record]:
     """The edit that writes a record, for the writer."""
-    if not 0 < len(key.encode()) <= _KEY_BYTES_MAX:
-        raise InvalidArgument(f"A record's key has 1 to {_KEY_BYTES_MAX} bytes, unlike {key!r}.")
-    if len(value) > limits.RECORD_BYTES_MAX:
-        raise InvalidArgument(f"A record has at most {limits.RECORD_BYTES_MAX} bytes.")
 
     def edit(txn: Any) -> Record:
         record = next_record(_get(txn, env, key, now_ms), key, value, expect, expires_ms)

@@ -142,7 +142,7 @@ class StripeState:
             oldest = stripe.trim_offset(now_ms)
             if stripe.head <= oldest < stripe.tail:
                 oldest_ms = self.block_at(oldest).stored_ms
-                self.expire_due_ms = max(oldest_ms + stripe.settings.retention_ms, now_ms + 1)
+                self.expire_due_ms = oldest_ms + stripe.settings.retention_ms
             else:
                 self.expire_due_ms = now_ms + stripe.settings.retention_ms
         except StoreCorrupted:

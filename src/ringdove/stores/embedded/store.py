@@ -31,7 +31,7 @@ from ringdove.stores.base import (
 )
 from ringdove.stores.embedded import records
 from ringdove.stores.embedded.append import Append
-from ringdove.stores.embedded.environment import Directory, Environment
+from ringdove.stores.embedded.environment import Directory, Environment, exists
 from ringdove.stores.embedded.state import (
     NUMBER,
     OFFSET,
@@ -88,7 +88,7 @@ class EmbeddedStore:
         self._writers: dict[Durability, Writer] = {}
         try:
             self._open("disk")
-            if (self.path / "memory").exists():
+            if exists(self.path / "memory"):
                 self._open("memory")
         except BaseException:
             self._directory.close(clean=False)

@@ -27,7 +27,7 @@ from ringdove import limits
 from ringdove.errors import ConnectionClosed, RingdoveError, StoreFull, StoreUnavailable
 from ringdove.pending import Pending
 from ringdove.stores.base import STRIPE_KEY_BYTES
-from ringdove.stores.embedded.append import Append, Poisoned, apply_append
+from ringdove.stores.embedded.append import Append, apply_append
 from ringdove.stores.embedded.environment import translated
 from ringdove.stores.embedded.state import (
     NUMBER,
@@ -239,10 +239,6 @@ class Writer:
         except lmdb.Error as error:
             commit.put_back()
             return translated(error, self.env.path)
-        except Poisoned as poisoned:
-            commit.put_back()
-            poisoned.operation.pending.fail(poisoned.error)
-            return self._commit([op for op in operations if op is not poisoned.operation])
         except RingdoveError as error:
             commit.put_back()
             return error
