@@ -12,6 +12,7 @@ import lmdb
 import pytest
 
 from faults.events import body, digest
+from faults.history import present
 from faults.inspector import Inspector
 from ringdove import limits
 from ringdove.clock import ManualClock
@@ -43,7 +44,7 @@ def content(stripe: StripeId, number: int) -> bytes:
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with two queues, closed."""
     path = tmp_path_factory.mktemp("pristine") / "data"
-    store = EmbeddedStore(path, clock=ManualClock())
+    store = EmbeddedStore(path, clock=present())
     for stripe in (GOOD, BAD):
         run(store.create(stripe, QueueSettings.make(), 1))
         for number in range(BLOCKS):
@@ -79,7 +80,7 @@ def open_store() -> Iterator[Open]:
     stores = []
 
     def open_one(path: Path, clock: ManualClock | None = None) -> EmbeddedStore:
-        stores.append(EmbeddedStore(path, clock=clock or ManualClock()))
+        stores.append(EmbeddedStore(path, clock=clock or present()))
         return stores[-1]
 
     yield open_one
@@ -218,7 +219,7 @@ def test_damage_does_not_stop_the_writer(
     monkeypatch.setattr(limits, "RETENTION_CHECK_MS", 1)
     monkeypatch.setattr(limits, "LEASE_FLUSH_MS", 1)
     flip(data, 1, HEADER_BYTES + 50)
-    clock = ManualClock()
+    clock = present()
     store = open_store(data, clock)
     assert lease(store, BAD, 1)[0] == [content(BAD, 0)]
     run(store.commit(BAD, "default", 1))

@@ -18,7 +18,7 @@ from ringdove import limits
 from ringdove.controllers.catalog import Catalog, QueueInfo, with_fresh_settings
 from ringdove.core.attributes import Attributes, are_plain
 from ringdove.core.block import Block, key_hash
-from ringdove.core.dedup import Appended, Segment
+from ringdove.core.dedup import PRODUCER_BYTES_MAX, Appended, Segment
 from ringdove.errors import (
     InvalidArgument,
     LocalProtocolError,
@@ -38,8 +38,8 @@ class Sequencer:
     __slots__ = ("_next", "_start", "id")
 
     def __init__(self, producer_id: bytes, start: int = 0) -> None:
-        if not 0 < len(producer_id) <= _PRODUCER_BYTES_MAX:
-            raise InvalidArgument(f"A producer's name has 1 to {_PRODUCER_BYTES_MAX} bytes.")
+        if not 0 < len(producer_id) <= PRODUCER_BYTES_MAX:
+            raise InvalidArgument(f"A producer's name has 1 to {PRODUCER_BYTES_MAX} bytes.")
         self.id = producer_id
         self._start = start
         self._next: dict[int, int] = {}
@@ -49,9 +49,6 @@ class Sequencer:
         first = self._next.get(stripe_number, self._start)
         self._next[stripe_number] = first + count
         return first
-
-
-_PRODUCER_BYTES_MAX = 64
 
 
 class Outgoing(NamedTuple):

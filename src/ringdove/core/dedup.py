@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringdove import limits
-from ringdove.errors import LimitExceeded, SequenceRefused
+from ringdove.errors import InvalidArgument, LimitExceeded, SequenceRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -82,6 +82,31 @@ def judge(state: ProducerState | None, segment: Segment) -> Appended | None:
     return None
 
 
+#: Bytes of a producer's name.
+PRODUCER_BYTES_MAX = 64
+
+
+def _malformed(segment: Segment) -> InvalidArgument | None:
+    """Why a segment cannot be judged at all, if so."""
+    producer, message_id = segment.producer, segment.message_id
+    if producer is not None and not 0 < len(producer) <= PRODUCER_BYTES_MAX:
+        return InvalidArgument(
+            f"A producer's name has 1 to {PRODUCER_BYTES_MAX} bytes, not {len(producer)}."
+        )
+    if producer is not None and not (
+        0 <= segment.sequence < limits.OFFSET_MAX and segment.span > 0
+    ):
+        return InvalidArgument(
+            f"A segment covers at least one sequence number from 0 up, not {segment.span} "
+            f"from {segment.sequence}."
+        )
+    if message_id is not None and not 0 < len(message_id) <= limits.MESSAGE_ID_BYTES_MAX:
+        return InvalidArgument(
+            f"A message id has 1 to {limits.MESSAGE_ID_BYTES_MAX} bytes, not {len(message_id)}."
+        )
+    return None
+
+
 class Plan(NamedTuple):
     """What an append of several segments comes to, decided before anything is written."""
 
@@ -114,7 +139,10 @@ def plan(
     producers: dict[bytes, ProducerState] = {}
     ids: dict[bytes, int] = {}
     for segment in segments:
-        answer: Appended | ClientError | None = None
+        answer: Appended | ClientError | None = _malformed(segment)
+        if answer is not None:
+            answers.append(answer)
+            continue
         if segment.producer is not None:
             state = producers.get(segment.producer) or known_producer(segment.producer)
             try:

@@ -81,6 +81,8 @@ class RunRecord(NamedTuple):
     receives: int
     first_ms: int
     group: int
+    #: Released and waiting for its time, rather than leased.
+    released: bool
 
 
 class IndexChanges(NamedTuple):
@@ -562,14 +564,14 @@ class Index:
         return [
             RunRecord(
                 run.lo, run.hi, run.until_ms, run.receives, run.first_ms,
-                run.group.key_hash if run.group else 0,
+                run.group.key_hash if run.group else 0, run.state == WAITING,
             )
             for run in runs
         ]  # fmt: skip
 
     def _revive(self, token: int, record: RunRecord) -> Run:
         run = Run(record.lo, record.hi, token, record.until_ms, record.receives, record.first_ms)
-        run.state = LEASED
+        run.state = WAITING if record.released else LEASED
         self._wait(run, record.until_ms)
         return run
 

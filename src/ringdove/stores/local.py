@@ -107,11 +107,8 @@ def check_expected(current: Record | None, key: str, expect: int | None) -> None
         raise RecordConflict(f"Record {key!r} has version {version}, not {expect}: read it again.")
 
 
-def next_record(
-    current: Record | None, key: str, value: bytes, expect: int | None, expires_ms: int
-) -> Record:
-    """The record that a put writes."""
-    check_expected(current, key, expect)
+def check_record(key: str, value: bytes) -> None:
+    """Raise InvalidArgument for a record that no store takes."""
     if not 0 < len(key.encode()) <= RECORD_KEY_BYTES_MAX:
         raise InvalidArgument(
             f"A record's key has 1 to {RECORD_KEY_BYTES_MAX} bytes, not {len(key.encode())}."
@@ -120,4 +117,11 @@ def next_record(
         raise InvalidArgument(
             f"A record has at most {limits.RECORD_BYTES_MAX} bytes, not {len(value)}."
         )
+
+
+def next_record(
+    current: Record | None, key: str, value: bytes, expect: int | None, expires_ms: int
+) -> Record:
+    """The record that a put writes."""
+    check_expected(current, key, expect)
     return Record(key, value, (current.version if current else 0) + 1, expires_ms)

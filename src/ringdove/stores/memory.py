@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ringdove.clock import Clock, SystemClock
 from ringdove.core.dedup import Appended, ProducerState, Segment, plan
+from ringdove.core.settings import check_name
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION, Stripe, find_time, parts
 from ringdove.errors import ClientError, QueueNotFound
 from ringdove.limits import PRODUCERS_MAX
@@ -28,6 +29,7 @@ from ringdove.stores.base import (
 )
 from ringdove.stores.local import (
     check_expected,
+    check_record,
     live,
     make_token,
     next_record,
@@ -251,6 +253,7 @@ class MemoryStore:
 
     async def subscribe(self, stripe: StripeId, subscription: str, start: Start) -> int:
         """See StripeStore."""
+        check_name(subscription, "subscription")
         state = self._get(stripe)
         index = state.stripe.subscriptions.get(subscription)
         if index is None:
@@ -311,6 +314,7 @@ class MemoryStore:
         self, key: str, value: bytes, expect: int | None = None, expires_ms: int = 0
     ) -> Record:
         """See RecordStore."""
+        check_record(key, value)
         record = next_record(await self.get(key), key, value, expect, expires_ms)
         self._records[key] = record
         return record

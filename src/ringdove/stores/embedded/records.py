@@ -12,7 +12,13 @@ from ringdove.errors import StoreCorrupted
 from ringdove.stores.base import Record
 from ringdove.stores.embedded.environment import translated
 from ringdove.stores.embedded.state import encode, under
-from ringdove.stores.local import check_expected, live, next_record
+from ringdove.stores.local import (
+    RECORD_KEY_BYTES_MAX,
+    check_expected,
+    check_record,
+    live,
+    next_record,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,6 +52,7 @@ def put_edit(
     env: Environment, key: str, value: bytes, expect: int | None, expires_ms: int, now_ms: int
 ) -> Callable[[Any], Record]:
     """The edit that writes a record, for the writer."""
+    check_record(key, value)
 
     def edit(txn: Any) -> Record:
         record = next_record(_get(txn, env, key, now_ms), key, value, expect, expires_ms)
@@ -64,7 +71,8 @@ def remove_edit(
     def edit(txn: Any) -> bool:
         current = _get(txn, env, key, now_ms)
         check_expected(current, key, expect)
-        txn.delete(key.encode(), db=env.db["records"])
+        if current is not None:
+            txn.delete(key.encode(), db=env.db["records"])
         return current is not None
 
     return edit
@@ -72,17 +80,19 @@ def remove_edit(
 
 def scan(env: Environment, prefix: str, after: str, count_max: int, now_ms: int) -> list[Record]:
     """Live records in key order."""
-    found = []
+    found: list[Record] = []
     with reading(env) as txn:
         for key, value in under(txn, env.db["records"], prefix.encode()):
             record = live(Record(key.decode(), *_decode(value)), now_ms)
+            if len(found) >= count_max:
+                break
             if record is not None and record.key > after:
                 found.append(record)
-                if len(found) == count_max:
-                    break
     return found
 
 
 def _get(txn: Any, env: Environment, key: str, now_ms: int) -> Record | None:
+    if not 0 < len(key.encode()) <= RECORD_KEY_BYTES_MAX:
+        return None
     raw = txn.get(key.encode(), db=env.db["records"])
     return None if raw is None else live(Record(key, *_decode(raw)), now_ms)

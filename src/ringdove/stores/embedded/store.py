@@ -17,8 +17,9 @@ from weakref import WeakValueDictionary
 
 from ringdove import limits
 from ringdove.clock import Clock, SystemClock
+from ringdove.core.settings import check_name
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION, find_time, parts
-from ringdove.errors import StoreCorrupted
+from ringdove.errors import ConnectionClosed, StoreCorrupted
 from ringdove.pending import Pending, on_event_loop
 from ringdove.stores.base import (
     Claim,
@@ -134,7 +135,11 @@ class EmbeddedStore:
 
     async def create(self, stripe: StripeId, settings: QueueSettings, version: int) -> None:
         """See StripeStore."""
-        writer = self._writers.get(settings.durability) or self._open(settings.durability)
+        self._refuse_closed()
+        if self._maybe_state(stripe) is not None:
+            return
+        with self._lock:
+            writer = self._writers.get(settings.durability) or self._open(settings.durability)
         key, db = stripe.key(), writer.env.db
         record = StripeRecord(settings.encode(), version, 1)
 
@@ -154,11 +159,15 @@ class EmbeddedStore:
         record = StripeRecord(settings.encode(), version, state.stripe.epoch)
 
         def edit(txn: Any) -> None:
-            txn.put(state.key, encode(record), db=state.env.db["stripes"])
-            state.stripe.configure(settings, version)
+            state.check(0).configure(settings, version)
             state.expire_due_ms = 0
+            txn.put(state.key, encode(record), db=state.env.db["stripes"])
 
-        await self._submit(state, partial(Change, edit, lambda: state.stripe.configure(*before)))
+        def undo() -> None:
+            state.stripe.version = 0
+            state.stripe.configure(*before)
+
+        await self._submit(state, partial(Change, edit, undo))
 
     async def delete(self, stripe: StripeId) -> None:
         """See StripeStore."""
@@ -341,12 +350,15 @@ class EmbeddedStore:
         state = self._state(stripe)
         db = state.env.db
 
+        check_name(subscription, "subscription")
+
         def edit(txn: Any) -> int:
+            state.check(0)
             known = txn.get(state.key + subscription.encode(), db=db["subs"])
             if known is not None:
                 return decode_subscription(known).floor
             index = state.stripe.subscribe(subscription, start_offset(state.stripe, state, start))
-            number = max(state.numbers.values(), default=-1) + 1
+            number = min(set(range(len(state.numbers) + 1)) - set(state.numbers.values()))
             state.numbers[subscription] = number
             record = SubscriptionRecord(number, index.done.floor)
             txn.put(state.key + subscription.encode(), encode(record), db=db["subs"])
@@ -434,6 +446,7 @@ class EmbeddedStore:
 
     async def get(self, key: str) -> Record | None:
         """See RecordStore."""
+        self._refuse_closed()
         with self._lock:
             return records.get(self._writers["disk"].env, key, self.clock.now_ms())
 
@@ -455,6 +468,7 @@ class EmbeddedStore:
 
     async def scan(self, prefix: str, after: str = "", count_max: int = 1000) -> list[Record]:
         """See RecordStore."""
+        self._refuse_closed()
         env, now_ms = self._writers["disk"].env, self.clock.now_ms()
         with self._lock:
             return records.scan(env, prefix, after, count_max, now_ms)
@@ -477,10 +491,15 @@ class EmbeddedStore:
     # -- inside ---------------------------------------------------------------------------------
 
     def _state(self, stripe: StripeId) -> StripeState:
+        self._refuse_closed()
         state = self._states.get(stripe) or self._maybe_state(stripe)
         if state is None:
             raise gone(stripe)
         return state
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise ConnectionClosed("The store has been closed.")
 
     def _maybe_state(self, stripe: StripeId) -> StripeState | None:
         with self._lock:

@@ -295,6 +295,8 @@ class GroupCommit:
         """Put what was decided into the transaction, without the lock."""
         db = self._db
         for state, growth in self._growth.items():
+            if state.deleted:
+                continue
             for block in growth.blocks:
                 txn.put(state.key + OFFSET.pack(block.end - 1), block.buffer, db=db["log"])
             if growth.trim_offset:
