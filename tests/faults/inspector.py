@@ -32,13 +32,14 @@ def inspect(path: Path, history: Path) -> list[str]:
     """What is wrong with the synced queues of a directory, and with going on from there."""
     ledger = Ledger(SYNCED)
     ledger.follow(read_events(history)[0])
+    faults = [f"fsck: {fault}" for fault in fsck(path).faults]
     store = EmbeddedStore(path, clock=present())
     try:
-        faults = check(ledger, store)
+        faults += check(ledger, store)
         faults += [fault for stripe in SYNCED for fault in _goes_on(store, StripeId(*stripe))]
     finally:
         run(store.close())
-    return faults + [f"fsck: {fault}" for fault in fsck(path).faults]
+    return faults + [f"fsck, later: {fault}" for fault in fsck(path).faults]
 
 
 def receive_all(path: Path, stripes: int) -> list[str]:

@@ -137,6 +137,12 @@ def test_a_foreign_directory_is_refused_and_left_alone(tmp_path: Path, name: str
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_disk_of_its_own_is_no_foreign_directory(tmp_path: Path) -> None:
+    """A new file system has one directory in it, which belongs to its own fsck."""
+    (tmp_path / "lost+found").mkdir()
+    run(EmbeddedStore(tmp_path).close())
+
+
 def test_an_environment_that_is_a_file_is_an_error(data: Path) -> None:
     """The directory is Ringdove's, but something else took the place of its data."""
     shutil.rmtree(data / "disk")
@@ -198,6 +204,20 @@ def test_fsck_and_backup_work_beside_the_process_that_writes(data: Path) -> None
         assert backup(data, data.parent / "backup") > 0
     assert messages(data.parent / "backup") == [b"kept"]
     assert fsck(data.parent / "backup").faults == []
+
+
+def test_fsck_and_backup_see_what_an_interrupted_compaction_set_aside(data: Path) -> None:
+    """They must not call a directory sound, or saved, in which they found nothing."""
+    (data / "disk").rename(data / "disk.old")
+    report = fsck(data)
+    assert report.messages == 1 or report.faults
+    try:
+        backup(data, data.parent / "backup")
+    except RingdoveError:
+        pass
+    else:
+        assert messages(data.parent / "backup") == [b"kept"]
+    assert messages(data) == [b"kept"]
 
 
 # -- what it allows -------------------------------------------------------------------------------

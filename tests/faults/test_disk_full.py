@@ -250,6 +250,24 @@ def test_sends_work_again_when_there_is_room(
     client.drain()
 
 
+def test_a_compaction_without_room_leaves_everything_as_it_was(
+    disk: Disk, new_client: NewClient
+) -> None:
+    """The copy that could not be finished does not stay and take the rest of the disk."""
+    path, _ = disk
+    client = new_client(path)
+    client.fill(*SIZES)
+    with pytest.raises(StoreFull):
+        run(client.store.compact())
+    assert {entry.name for entry in path.iterdir()} <= {
+        "disk", "format", "lock", "memory.boot", "reserve",
+    }  # fmt: skip
+    client.drain()
+    client.send(200_000)
+    run(client.store.compact())
+    client.drain()
+
+
 @pytest.mark.parametrize("disk", ["tmpfs"], indirect=True)
 def test_a_store_opens_on_a_full_disk(disk: Disk, new_client: NewClient) -> None:
     """A restart is the first thing that people try; then they must be able to receive."""

@@ -50,7 +50,8 @@ def record(path: Path, seed: int) -> WriteLog:
     run(store.close())
     with recording(path) as log:
         store = EmbeddedStore(path)
-        workload = Workload(store, log.mark, life=1, large_bytes=40_000)
+        # A compaction renames files, which the simulation of cuts does not follow.
+        workload = Workload(store, log.mark, life=1, large_bytes=40_000, compacts=False)
         failures: list[BaseException] = []
 
         def work(number: int) -> None:

@@ -90,10 +90,12 @@ class Workload:
         note: Callable[[Event], None],
         life: int,
         large_bytes: int = 300_000,
+        compacts: bool = True,
     ) -> None:
         self.store = store
         self.note = note
         self.large_bytes = large_bytes
+        self.compacts = compacts
         self._ops = itertools.count(life << 32)
         #: Messages that were sent and not acknowledged, roughly.
         self._waiting: dict[Stripe, float] = {s: self._count(s) for s in QUEUES}
@@ -194,11 +196,13 @@ class Workload:
             self._waiting[stripe] -= (claim.hi - claim.lo) / len(SUBSCRIPTIONS[stripe])
 
     async def look(self, rng: Random, stripe: Stripe) -> None:
-        """What is done beside the main business: write a record, trim, search, count."""
+        """What is done beside the main business: records, trimming, searching and so on."""
         await self.store.put(f"record {rng.randrange(5)}", rng.randbytes(rng.randrange(3_000)))
         await self.store.trim(StripeId(*stripe))
         await self.store.find(StripeId(*stripe), 0)
         await self.store.stats(StripeId(*stripe))
+        if self.compacts and rng.random() < 0.1:
+            await self.store.compact()
 
     async def step(self, rng: Random, producers: Iterable[Producer], stripes: list[Stripe]) -> None:
         """One of the above, on any of `stripes`; the producers belong to the calling thread."""

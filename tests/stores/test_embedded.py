@@ -50,6 +50,7 @@ class TestEmbeddedStoreRestarted(StoreContract):
     test_looking_at_many_locked_messages_is_bounded_per_call = None
     # When something became done is not stored, so the replay window starts again.
     test_done_messages_are_kept_for_replay = None
+    test_a_replay_is_not_trimmed_under_its_reader = None
 
 
 class Reopened:
@@ -218,6 +219,31 @@ class TestReopening:
         assert driver.take().receives == 2
         driver = reopen()
         assert driver.lease().due_ms == now_ms + 900
+
+    def test_the_oldest_still_comes_first(self, reopen: Reopened) -> None:
+        driver = reopen().make()
+        driver.send(b"late", not_before_ms=driver.clock.now_ms() + 500)
+        driver.send(b"soon")
+        driver.take(lease_ms=500)
+        driver = reopen()
+        driver.clock.sleep_ms(500)
+        assert driver.receive(1) == [b"late"]
+        assert driver.receive(1) == [b"soon"]
+
+    def test_a_replay_is_not_trimmed_under_its_reader(self, reopen: Reopened) -> None:
+        """I6."""
+        driver = reopen().make(keep_done_ms=1000)
+        for first in range(6):
+            driver.count(first, first + 1)
+        driver.finish()
+        driver = reopen()
+        driver.trim()
+        driver.subscribe("again", "offset", 2)
+        driver.clock.sleep_ms(1000)
+        driver.trim()
+        driver = reopen()
+        driver.trim()
+        assert driver.finish(sub="again") == [b"2", b"3", b"4", b"5"]
 
     def test_a_released_message_is_not_leased_after_a_restart(self, reopen: Reopened) -> None:
         driver = reopen().make()

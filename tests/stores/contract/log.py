@@ -385,6 +385,21 @@ class LogContract:
         driver.clock.sleep_ms(600)
         assert driver.trim() == 4
 
+    def test_a_replay_is_not_trimmed_under_its_reader(self, driver: Driver) -> None:
+        """I6: what a new subscription is not done with stays, however long ago others were."""
+        driver.make(keep_done_ms=1000)
+        for first in range(6):
+            driver.count(first, first + 1)
+        driver.finish()
+        driver.clock.sleep_ms(999)
+        driver.subscribe("again", "offset", 2)
+        assert driver.finish(1, sub="again") == [b"2"]
+        driver.clock.sleep_ms(1)
+        assert driver.trim() == 2
+        driver.clock.sleep_ms(999)
+        assert driver.trim() == 3
+        assert driver.finish(sub="again") == [b"3", b"4", b"5"]
+
     def test_a_replay_by_offset_delivers_what_was_done(self, driver: Driver) -> None:
         driver.make(keep_done_ms=1000)
         driver.count(0, 4)

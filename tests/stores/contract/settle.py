@@ -215,6 +215,21 @@ class SettleContract:
         driver.clock.sleep_ms(1000)
         assert driver.take().receives == 2
 
+    def test_a_released_message_cannot_be_extended(self, driver: Driver) -> None:
+        driver.make()
+        driver.count(0, 3)
+        kept, given_back = driver.take(1, lease_ms=1000), driver.take(1)
+        driver.release(given_back, 500)
+        with pytest.raises(ReceiptStale):
+            driver.extend(given_back, 5000)
+        driver.clock.sleep_ms(1000)
+        with pytest.raises(ReceiptStale):
+            driver.extend(given_back, 5000)
+        assert driver.take(1).lo == kept.lo
+        with pytest.raises(ReceiptStale):
+            driver.extend(given_back, 5000)
+        assert driver.take(1).lo == given_back.lo
+
     # -- release --------------------------------------------------------------------------------
 
     def test_a_released_message_comes_back_after_its_delay(self, driver: Driver) -> None:

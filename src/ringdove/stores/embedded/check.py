@@ -20,6 +20,7 @@ from ringdove.stores.base import STRIPE_KEY_BYTES, StripeId
 from ringdove.stores.embedded.environment import (
     Environment,
     check_format_text,
+    memory_is_torn,
     sync_directory,
 )
 from ringdove.stores.embedded.state import (
@@ -65,6 +66,9 @@ def fsck(path: Path, on_progress: Callable[[Report], None] | None = None) -> Rep
     _check_is_data_directory(path)
     known: set[StripeId] = set()
     for name in _environments(path):
+        if name == "memory" and memory_is_torn(path):
+            report.remarks.append("The machine went down: queues in memory will be emptied.")
+            continue
         try:
             env = Environment(path / name, name, readonly=True)
         except RingdoveError as error:
@@ -243,7 +247,10 @@ def _check_queues(path: Path, known: set[StripeId], report: Report) -> None:
     stray = {stripe.queue for stripe in known} - ids
     report.remarks += [f"Queue id {queue} has stripes and no name." for queue in sorted(stray)]
     missing = ids - {stripe.queue for stripe in known}
-    report.faults += [f"Queue id {queue} has a name and no stripes." for queue in sorted(missing)]
+    if not memory_is_torn(path):
+        report.faults += [
+            f"Queue id {queue} has a name and no stripes." for queue in sorted(missing)
+        ]
 
 
 def _quiet(_report: Report) -> None:

@@ -169,9 +169,8 @@ class Directory:
 
     def _drop_torn_memory(self) -> None:
         """Throw the memory environment away if the machine went down while it was open."""
-        boot = self.path / "memory.boot"
-        current = _BOOT_ID.read_text() if _BOOT_ID.exists() else "unknown"
-        if boot.exists() and boot.read_text() != current:
+        boot, current = self.path / "memory.boot", _boot_id()
+        if memory_is_torn(self.path):
             shutil.rmtree(self.path / "memory", ignore_errors=True)
             shutil.rmtree(_old(self.path / "memory"), ignore_errors=True)
         if not boot.exists() or boot.read_text() != current:
@@ -260,6 +259,16 @@ class Environment:
 
 def _old(path: Path) -> Path:
     return path.with_name(f"{path.name}.old")
+
+
+def _boot_id() -> str:
+    return _BOOT_ID.read_text() if _BOOT_ID.exists() else "unknown"
+
+
+def memory_is_torn(path: Path) -> bool:
+    """Whether the machine went down while the memory environment of a directory was open."""
+    boot = path / "memory.boot"
+    return boot.exists() and boot.read_text() != _boot_id()
 
 
 def exists(path: Path) -> bool:
