@@ -8,11 +8,16 @@ from hypothesis import strategies as st
 
 from core.samples import column, contents, drawn, forge, padded, untimed
 from ringdove import limits
-from ringdove.core.block import HEADER_BYTES, Block, base_of, key_hash
+from ringdove.core.block import HEADER_BYTES, Block, key_hash
 from ringdove.errors import LocalProtocolError
 
 BODIES = [b"first", b"", b"third and longest"]
 LONG = [b"celsius=21.5;" * 20 + b"%d" % n for n in range(50)]
+
+
+def base_of(buffer) -> int:
+    """The base offset in the bytes of a block."""
+    return int.from_bytes(buffer[8:16], "little")
 
 
 def rebuilt(block: Block) -> Block:

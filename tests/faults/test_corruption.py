@@ -280,6 +280,9 @@ def intact() -> list[str]:
     return [digest(content(stripe, n)) for stripe in (GOOD, BAD) for n in range(BLOCKS)]
 
 
+@pytest.mark.xfail(
+    strict=True, reason="a cut file is filled with zeros, then taken for a whole one"
+)
 def test_a_file_cut_anywhere_gives_everything_or_an_error(data: Path, inspector: Inspector) -> None:
     """A torn end is StoreCorrupted, and neither an empty queue nor the end of the process."""
     file = data / "disk" / "data.mdb"
@@ -288,7 +291,9 @@ def test_a_file_cut_anywhere_gives_everything_or_an_error(data: Path, inspector:
     sizes = [1, 100, 4096, 4097, 8192, 12_000, *range(len(good) - 20_000, len(good), 3_000)]
     for size in [*sizes, *range(16_384, len(good), 16_384)]:
         file.write_bytes(good[:size])
-        assert received(inspector, data) in (intact(), ["StoreCorrupted"]), f"cut to {size}"
+        first = received(inspector, data)
+        assert first in (intact(), ["StoreCorrupted"]), f"cut to {size}"
+        assert received(inspector, data) == first, f"cut to {size}, and opened again"
     file.write_bytes(good[: len(good) // 2])
     assert len(fsck(data).faults) == 1
 

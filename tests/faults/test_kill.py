@@ -36,6 +36,8 @@ KILLS = int(os.environ.get("RINGDOVE_KILLS", "50"))
 #: the store, with 1 as soon as it has.
 PROGRESS = (0, 1, 500, 10_000, 30_000)
 
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="kills by pidfd, on Linux")
+
 #: Seconds in which a child must have written something; far more than it ever needs.
 PATIENCE_S = 60
 

@@ -16,7 +16,7 @@ from random import Random
 import lmdb
 import pytest
 
-from faults.events import Diary, Event
+from faults.events import Acknowledged, Diary, Event, Sent
 from faults.history import present
 from faults.inspector import Inspector
 from faults.interpose import Mark, Sync, WriteLog, recording
@@ -31,8 +31,8 @@ CUTS = int(os.environ.get("RINGDOVE_CUTS", "60"))
 #: Cuts of one recording, so that a long run has many recordings.
 CUTS_PER_LOG = 30
 
-THREADS = 3
-STEPS = 100
+THREADS = 6
+STEPS = 60
 
 
 @pytest.fixture
@@ -92,10 +92,18 @@ def promised(log: WriteLog, at: int, path: Path) -> Path:
     return path
 
 
+def _is_promise(event: object) -> bool:
+    return isinstance(event, Mark) and isinstance(event.label, Sent | Acknowledged)
+
+
 def cut(log: WriteLog, cuts: int, path: Path, inspector: Inspector, rng: Random) -> list[str]:
-    """Cut the power at random moments, up to the first cut that breaks something; tell what."""
-    for _ in range(cuts):
-        at = rng.randrange(-1, len(log.events))
+    """Cut the power at random moments, up to the first cut that breaks something; tell what.
+
+    Every other cut comes right after a promise, when a sync that is late would show.
+    """
+    promises = [number for number, event in enumerate(log.events) if _is_promise(event)]
+    for number in range(cuts):
+        at = rng.choice(promises) if number % 2 else rng.randrange(-1, len(log.events))
         rebuild(log, at, path / "cut", rng)
         faults = inspector(path / "cut", promised(log, at, path / "history"))
         if faults:

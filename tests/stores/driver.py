@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ringdove.clock import ManualClock
-    from ringdove.core.index import LeasedRun
+    from ringdove.core.runs import LeasedRun
     from ringdove.errors import ClientError
     from ringdove.pending import Pending
     from ringdove.stores.base import Store, SubscriptionStats

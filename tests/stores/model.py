@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+    from ringdove.core.block import Block
     from ringdove.core.settings import QueueSettings
 
 
@@ -54,6 +53,8 @@ class Model:
     done_ms: dict[int, int] = field(default_factory=dict)
     #: Everything below was given up, kept or not.
     dropped: int = 0
+    #: End and bytes of each block, by its first offset.
+    sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def tail(self) -> int:
@@ -62,15 +63,29 @@ class Model:
 
     # -- appending ------------------------------------------------------------------------------
 
-    def append(
-        self, bodies: Iterable[bytes], keys: Iterable[bytes], not_before_ms: int, now_ms: int
-    ) -> None:
+    def append(self, block: Block, now_ms: int) -> None:
         """Store one block."""
         base = self.tail
-        for body, key in zip(bodies, keys, strict=True):
-            self.messages.append(Stored(body, key, not_before_ms, now_ms, base))
+        self.sizes[base] = base + block.count, block.nbytes
+        for body, key in zip(block.bodies(), block.keys(), strict=True):
+            self.messages.append(Stored(body, key, block.not_before_ms, now_ms, base))
             for entries in self.subs.values():
                 entries.append(Entry())
+
+    def room(self, nbytes: int, head: int) -> int | None:
+        """Below which offset all must go for `nbytes` more to fit; None when that is too much."""
+        stored = [(end, size) for end, size in self.sizes.values() if end > head]
+        excess = sum(size for _, size in stored) + nbytes - self.settings.bytes_max
+        limit = self.tail
+        if self.settings.when_full == "refuse":
+            limit = min((self.floor(sub) for sub in self.subs), default=0)
+        at = 0
+        for end, size in stored:
+            if excess <= 0 or end > limit:
+                break
+            at = end
+            excess -= size
+        return at if excess <= 0 else None
 
     def judge_sequence(self, producer: bytes, sequence: int, span: int, *, gaps: bool) -> str:
         """Whether a segment is new, repeated or refused; a new one is remembered."""
@@ -164,7 +179,9 @@ class Model:
                 dead.append(offset)
         return live, dead
 
-    def faults(self, sub: str, want: int, live: list[int], dead: list[int], now_ms: int) -> list[str]:
+    def faults(
+        self, sub: str, want: int, live: list[int], dead: list[int], now_ms: int
+    ) -> list[str]:
         """What is wrong with what a lease on a key queue handed out; empty when nothing is."""
         free = self.free(sub, now_ms)
         faults = []

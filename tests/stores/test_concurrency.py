@@ -16,12 +16,14 @@ from ringdove.errors import OffsetTrimmed
 from ringdove.pending import run
 from ringdove.stores.base import Claim, StripeId
 from ringdove.stores.embedded import EmbeddedStore
+from ringdove.stores.embedded import state as state_module
 from stores.driver import block, bodies_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from ringdove.pending import Pending
     from ringdove.stores.base import Delivery
 
 STRIPE = StripeId(1, 0, 0)
@@ -51,8 +53,7 @@ class Tally:
                 offsets = range(delivered.run.lo, delivered.run.hi)
                 self.got += zip(offsets, bodies_of([delivered]), strict=True)
         return [
-            Claim(delivery.epoch, leased.token, leased.lo, leased.hi)
-            for leased, _ in delivery.runs
+            Claim(delivery.epoch, leased.token, leased.lo, leased.hi) for leased, _ in delivery.runs
         ]
 
     def finish(self, answers: list[object]) -> bool:
@@ -259,3 +260,28 @@ def test_a_cancelled_wait_harms_nobody(tmp_path: Path) -> None:
         await store.close()
 
     asyncio.run(everything())
+
+
+def test_no_watch_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watch taken while two announce at once still wakes: else a receiver sleeps for ever."""
+    store = EmbeddedStore(tmp_path)
+    run(store.create(STRIPE, QueueSettings.make(durability="memory"), 1))
+    state = store._state(STRIPE)
+    make = state_module.Pending
+    taken: list[Pending[None]] = [store.watch(STRIPE)]
+    other = threading.Thread(target=state.announce)
+
+    def interrupted() -> Pending[None]:
+        """Another thread announces between two steps of the first one, unless it has to wait."""
+        monkeypatch.setattr(state_module, "Pending", make)
+        other.start()
+        other.join(0.2)
+        taken.append(store.watch(STRIPE))
+        return make()
+
+    monkeypatch.setattr(state_module, "Pending", interrupted)
+    state.announce()
+    other.join()
+    state.announce()
+    assert [pending.done for pending in taken] == [True, True]
+    run(store.close())

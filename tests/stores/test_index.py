@@ -22,7 +22,7 @@ from ringdove.errors import ReceiptStale
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ringdove.core.index import IndexChanges, Leased, LeasedRun
+    from ringdove.core.runs import IndexChanges, Leased, LeasedRun
 
 NOW_MS = 1_000_000
 LEASE_MS = 1000
@@ -84,7 +84,11 @@ def test_a_backlog_is_one_implicit_entry() -> None:
     assert bench.index.changes() is not None
     assert bench.index.changes() is None
     bench.take(10)
-    assert (bench.index.scan, bench.index.leased, bench.index.waiting(bench.tail)) == (10, 10, 999_990)
+    assert (bench.index.scan, bench.index.leased, bench.index.waiting(bench.tail)) == (
+        10,
+        10,
+        999_990,
+    )
 
 
 def test_neighbours_are_one_run_and_one_token_however_many_blocks() -> None:

@@ -26,19 +26,24 @@ KEYS = [b"a", b"b", b"c", b"d", b""]
 class Walk:
     """Random work on one stripe, mostly sensible, now and then an upheaval."""
 
-    def __init__(self, order: str, seed: int) -> None:
+    def __init__(self, order: str, seed: int, *, spread: bool) -> None:
         self.chance = Random(seed)
         self.sent = 0
+        self.spreads = [1, 3, 10] if spread else [1]
         self.sides = Sides(
             QueueSettings.make(
                 durability="memory",
                 order=order,
                 backoff_ms=20,
                 backoff_ms_max=70,
-                receives_max=self.chance.choice([None, 2, 3]),
-                retention_ms=self.chance.choice([3000, 10_000_000]),
-                keep_done_ms=self.chance.choice([0, 0, 400]),
-            )
+                receives_max=self.pick(None, 2, 3),
+                retention_ms=self.pick(3000, 10_000_000),
+                keep_done_ms=self.pick(0, 0, 400),
+                bytes_max=self.pick(2000, 1 << 30),
+                body_bytes_max=100,
+                when_full=self.pick("refuse", "drop-oldest"),
+            ),
+            alike=not spread,
         )
         self.steps: list[tuple[Callable[[], None], int]] = [
             (self.append, 6),
@@ -90,7 +95,8 @@ class Walk:
         )
 
     def lease(self) -> None:
-        self.sides.do("lease", self.sub(), self.pick(1, 1, 2, 3, 6, 100), self.pick(10, 40, 100))
+        want, spread = self.pick(1, 1, 2, 3, 6, 100), self.chance.choice(self.spreads)
+        self.sides.do("lease", self.sub(), want, self.pick(10, 40, 100), spread)
 
     def picks(self) -> list[tuple[int, float, float, str]]:
         return [
@@ -150,10 +156,11 @@ class Walk:
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
-@pytest.mark.parametrize("order", ["loose", "key", "strict"])
-def test_a_long_walk_keeps_every_promise(order: str, seed: int) -> None:
+@pytest.mark.parametrize("kind", ["loose", "spread", "key", "strict"])
+def test_a_long_walk_keeps_every_promise(kind: str, seed: int) -> None:
     """I2-I7."""
-    walk = Walk(order, seed)
+    spread = kind == "spread"
+    walk = Walk("loose" if spread else kind, seed, spread=spread)
     try:
         for _ in range(STEPS):
             walk.step()

@@ -17,8 +17,8 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from ringdove import limits
-from ringdove.core.index import Index, RunRecord, Source
-from ringdove.core.runs import LEASED, READY, WAITING, Run
+from ringdove.core.index import Index
+from ringdove.core.runs import LEASED, READY, WAITING, Run, RunRecord, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable

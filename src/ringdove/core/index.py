@@ -29,70 +29,28 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
 from ringdove import limits
-from ringdove.core.runs import LEASED, READY, WAITING, DoneSet, Run
+from ringdove.core.runs import (
+    LEASED,
+    READY,
+    WAITING,
+    DoneSet,
+    IndexChanges,
+    Leased,
+    LeasedRun,
+    Run,
+    RunRecord,
+)
 from ringdove.errors import LimitExceeded, ReceiptStale, StoreCorrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from random import Random
 
-    from ringdove.core.block import Block
+    from ringdove.core.runs import Source
     from ringdove.core.settings import QueueSettings
-
-
-class Source(Protocol):
-    """Where the index looks at blocks: the store's log."""
-
-    def block_at(self, offset: int) -> Block:
-        """The block that holds `offset`, or the next one when offsets were skipped."""
-        ...
-
-
-class LeasedRun(NamedTuple):
-    """One contiguous range handed to a receiver."""
-
-    lo: int
-    hi: int
-    token: int
-    until_ms: int
-    receives: int
-    first_ms: int
-
-
-class Leased(NamedTuple):
-    """What a lease call found."""
-
-    runs: list[LeasedRun]
-    #: Runs that have been received too often: leased too, but to be moved to the dead-letter queue.
-    dead: list[LeasedRun]
-    #: The call stopped at a limit although more may be deliverable: call again.
-    more: bool
-
-
-class RunRecord(NamedTuple):
-    """A run as it is stored: everything that must survive a restart."""
-
-    lo: int
-    hi: int
-    until_ms: int
-    receives: int
-    first_ms: int
-    group: int
-    #: Released and waiting for its time, rather than leased.
-    released: bool
-
-
-class IndexChanges(NamedTuple):
-    """What changed since the last call of `changes`."""
-
-    floor: int
-    #: Done runs by start; None where a run no longer starts.
-    done: dict[int, int | None]
-    #: Runs by lease token; None where the lease is gone.
-    leases: dict[int, list[RunRecord] | None]
 
 
 class Index:
@@ -130,6 +88,8 @@ class Index:
         With `spread` > 1 they are picked at random among that many of the oldest (B3). The result
         may be smaller than what is deliverable only when `more` says so.
         """
+        if self._holes:
+            self._recover(now_ms, source, tail)
         exhausted = self._promote(now_ms)
         if self.settings.order == "strict" and self.leased + self.delayed:
             return Leased([], [], not exhausted)
@@ -190,7 +150,7 @@ class Index:
             self._refuse_expired(token, lo, hi, now_ms)
         count = 0
         for run in self._carve(token, lo, hi, keep=True):
-            if run.state == WAITING:
+            if run.released:
                 continue
             self._account(run, -1)
             run.state = LEASED
@@ -209,6 +169,7 @@ class Index:
             wait_ms = self.settings.backoff_after_ms(run.receives) if delay_ms is None else delay_ms
             self._account(run, -1)
             run.state = WAITING
+            run.released = True
             self._wait(run, now_ms + wait_ms)
             count += run.hi - run.lo
         return count
@@ -392,6 +353,21 @@ class Index:
         self.scan = min(max(self.scan, self.done.floor), tail)
         return self.scan
 
+    def _recover(self, now_ms: int, source: Source, tail: int) -> None:
+        """After a restart: find what was passed over below the last hole, so that order holds."""
+        end = min(self._holes[-1][1], tail)
+        while self._holes and self.scan < end:
+            before, pieces = self.scan, list[Run]()
+            try:
+                self._scan(end, now_ms, source, end, pieces)
+            except StoreCorrupted:
+                before = self.scan  # What is behind the damage is found when that is dealt with.
+            finally:
+                for run in pieces:
+                    self._give_back(run)
+            if self.scan == before:
+                return
+
     def _give_back(self, run: Run) -> None:
         """Undo the gathering of a run."""
         self._make_ready(run)
@@ -428,6 +404,7 @@ class Index:
         run.receives += 1
         run.first_ms = run.first_ms or now_ms
         run.state = LEASED
+        run.released = False
         self._leases[token] = [run]
         self._changed_tokens.add(token)
         self._wait(run, until_ms)
@@ -564,13 +541,14 @@ class Index:
         return [
             RunRecord(
                 run.lo, run.hi, run.until_ms, run.receives, run.first_ms,
-                run.group.key_hash if run.group else 0, run.state == WAITING,
+                run.group.key_hash if run.group else 0, run.released,
             )
             for run in runs
         ]  # fmt: skip
 
     def _revive(self, token: int, record: RunRecord) -> Run:
         run = Run(record.lo, record.hi, token, record.until_ms, record.receives, record.first_ms)
+        run.released = record.released
         run.state = WAITING if record.released else LEASED
         self._wait(run, record.until_ms)
         return run

@@ -8,9 +8,10 @@ overlap, and two dictionaries keyed by their ends merge neighbours in constant t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from ringdove.core.block import Block
     from ringdove.core.groups import Group
 
 READY: Final = 0
@@ -25,7 +26,10 @@ class Run:
     number are left over from earlier states and are skipped.
     """
 
-    __slots__ = ("first_ms", "group", "hi", "lo", "place", "receives", "state", "token", "until_ms")
+    __slots__ = (
+        "first_ms", "group", "hi", "lo", "place", "receives", "released", "state", "token",
+        "until_ms",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -47,6 +51,8 @@ class Run:
         self.first_ms = first_ms
         self.group: Group | None = None
         self.state = READY
+        #: Given back by its receiver, whose receipt may still acknowledge but no longer extend.
+        self.released = False
         self.place = 0
 
     def part(self, lo: int, hi: int) -> Run:
@@ -54,6 +60,7 @@ class Run:
         run = Run(lo, hi, self.token, self.until_ms, self.receives, self.first_ms)
         run.group = self.group
         run.state = self.state
+        run.released = self.released
         return run
 
     def __len__(self) -> int:
@@ -126,3 +133,55 @@ class DoneSet:
     def end_of(self, lo: int) -> int | None:
         """The end of the run that starts at `lo`, if there is one."""
         return self._hi_of.get(lo)
+
+
+class Source(Protocol):
+    """Where the index looks at blocks: the store's log."""
+
+    def block_at(self, offset: int) -> Block:
+        """The block that holds `offset`, or the next one when offsets were skipped."""
+        ...
+
+
+class LeasedRun(NamedTuple):
+    """One contiguous range handed to a receiver."""
+
+    lo: int
+    hi: int
+    token: int
+    until_ms: int
+    receives: int
+    first_ms: int
+
+
+class Leased(NamedTuple):
+    """What a lease call found."""
+
+    runs: list[LeasedRun]
+    #: Runs that have been received too often: leased too, but to be moved to the dead-letter queue.
+    dead: list[LeasedRun]
+    #: The call stopped at a limit although more may be deliverable: call again.
+    more: bool
+
+
+class RunRecord(NamedTuple):
+    """A run as it is stored: everything that must survive a restart."""
+
+    lo: int
+    hi: int
+    until_ms: int
+    receives: int
+    first_ms: int
+    group: int
+    #: Released and waiting for its time, rather than leased.
+    released: bool
+
+
+class IndexChanges(NamedTuple):
+    """What changed since the last call of `changes`."""
+
+    floor: int
+    #: Done runs by start; None where a run no longer starts.
+    done: dict[int, int | None]
+    #: Runs by lease token; None where the lease is gone.
+    leases: dict[int, list[RunRecord] | None]

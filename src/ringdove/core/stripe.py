@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from ringdove.core.block import Block
-    from ringdove.core.index import Source
+    from ringdove.core.runs import Source
     from ringdove.core.settings import QueueSettings
 
 #: The subscription that a plain queue has.
@@ -61,9 +61,9 @@ class Stripe:
         self._make_token = make_token
         self._random = random
         self._dropped = head
-        #: With keep_done_ms: below `_kept` the time has passed; then positions with when they came.
-        self._kept = head
-        self._done_marks: deque[tuple[int, int]] = deque()
+        #: With keep_done_ms, per subscription: the offset below which the time has passed, and
+        #: further positions with when they were reached. A restart begins to count anew.
+        self._done_marks: dict[str, tuple[int, deque[tuple[int, int]]]] = {}
 
     def check_version(self, version: int) -> None:
         """Refuse a caller who decided by other settings."""
@@ -129,8 +129,9 @@ class Stripe:
         """Add a subscription that starts at `offset`."""
         if len(self.subscriptions) >= limits.SUBSCRIPTIONS_MAX:
             raise LimitExceeded(f"A queue has at most {limits.SUBSCRIPTIONS_MAX} subscriptions.")
-        index = self.make_index(min(max(offset, self.head), self.tail))
+        index = self.make_index(min(max(offset, self.head, self._dropped), self.tail))
         self.subscriptions[name] = index
+        self._done_marks[name] = (index.done.floor, deque())
         return index
 
     def purge(self) -> int:
@@ -162,20 +163,30 @@ class Stripe:
 
     def done_floor(self) -> int:
         """Below it every subscription is done; without subscriptions nothing is."""
-        return min((i.done.floor for i in self._indexes()), default=self.head)
+        return min((i.done.floor for i in self._indexes()), default=max(self.head, self._dropped))
 
     def trim_offset(self, now_ms: int) -> int:
         """The offset below which no block is needed any more (I6)."""
         floor = self.done_floor()
         keep_ms = self.settings.keep_done_ms
         if not keep_ms:
-            return max(floor, self._dropped)
-        marks = self._done_marks
-        if floor > (marks[-1][0] if marks else self._kept):
+            return floor
+        kept = min(
+            (self._kept_below(name, index, now_ms) for name, index in self.subscriptions.items()),
+            default=self.head,
+        )
+        return min(floor, max(kept, self._dropped))
+
+    def _kept_below(self, name: str, index: Index, now_ms: int) -> int:
+        """Below it, a subscription has been done for as long as done messages are kept."""
+        kept, marks = self._done_marks.setdefault(name, (self.head, deque()))
+        floor = index.done.floor
+        if floor > (marks[-1][0] if marks else kept):
             marks.append((floor, now_ms))
-        while marks and marks[0][1] + keep_ms <= now_ms:
-            self._kept = marks.popleft()[0]
-        return max(self._kept, self._dropped)
+        while marks and marks[0][1] + self.settings.keep_done_ms <= now_ms:
+            kept = marks.popleft()[0]
+        self._done_marks[name] = (kept, marks)
+        return kept
 
     def check_readable(self, offset: int) -> None:
         """Raise OffsetTrimmed when `offset` has been trimmed."""

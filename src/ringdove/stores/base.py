@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ringdove.clock import Clock
     from ringdove.core.block import Block
     from ringdove.core.dedup import Appended, Segment
-    from ringdove.core.index import LeasedRun
+    from ringdove.core.runs import LeasedRun
     from ringdove.core.settings import QueueSettings
     from ringdove.core.stripe import Part
     from ringdove.errors import ClientError

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ringdove.core.block import Block
-    from ringdove.core.index import Index, Source
+    from ringdove.core.index import Index
+    from ringdove.core.runs import Source
 
 
 #: Bytes of a record's key; LMDB allows 511.

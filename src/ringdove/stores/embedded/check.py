@@ -20,6 +20,7 @@ from ringdove.stores.base import STRIPE_KEY_BYTES, StripeId
 from ringdove.stores.embedded.environment import (
     Environment,
     check_format_text,
+    maybe_find,
     memory_is_torn,
     sync_directory,
 )
@@ -65,12 +66,12 @@ def fsck(path: Path, on_progress: Callable[[Report], None] | None = None) -> Rep
     report = Report()
     _check_is_data_directory(path)
     known: set[StripeId] = set()
-    for name in _environments(path):
+    for name, place in _environments(path):
         if name == "memory" and memory_is_torn(path):
             report.remarks.append("The machine went down: queues in memory will be emptied.")
             continue
         try:
-            env = Environment(path / name, name, readonly=True)
+            env = Environment(place, name, readonly=True)
         except RingdoveError as error:
             report.faults.append(str(error))
             continue
@@ -91,8 +92,8 @@ def backup(path: Path, target: Path) -> int:
         raise InvalidArgument(f"{target} is not empty: name a new directory for the backup.")
     target.mkdir(parents=True, exist_ok=True)
     nbytes = 0
-    for name in _environments(path):
-        env = Environment(path / name, name, readonly=True)
+    for name, place in _environments(path):
+        env = Environment(place, name, readonly=True)
         try:
             env.copy_to(target / name, compact=True)
         finally:
@@ -103,9 +104,10 @@ def backup(path: Path, target: Path) -> int:
     return nbytes
 
 
-def _environments(path: Path) -> list[Durability]:
+def _environments(path: Path) -> list[tuple[Durability, Path]]:
     names: tuple[Durability, ...] = ("disk", "memory")
-    return [name for name in names if (path / name).exists()]
+    places = [(name, maybe_find(path / name)) for name in names]
+    return [(name, place) for name, place in places if place is not None]
 
 
 def _check_is_data_directory(path: Path) -> None:
@@ -235,7 +237,7 @@ def _check_queues(path: Path, known: set[StripeId], report: Report) -> None:
     from ringdove.stores.embedded.records import scan  # noqa: PLC0415
 
     try:
-        env = Environment(path / "disk", "disk", readonly=True)
+        env = Environment(maybe_find(path / "disk") or path / "disk", "disk", readonly=True)
     except RingdoveError:
         return
     try:

@@ -38,8 +38,10 @@ from typing import TYPE_CHECKING, Any
 import lmdb
 
 from ringdove import limits
+from ringdove.core.block import Block
 from ringdove.errors import (
     FormatUnknown,
+    RemoteProtocolError,
     RingdoveError,
     StoreCorrupted,
     StoreFull,
@@ -63,6 +65,9 @@ RESERVE_BYTES = 4 * 1024 * 1024
 
 #: Bytes left free beside a reserve that takes what there is.
 _RESERVE_SLACK_BYTES = 128 * 1024
+
+#: Zeros beyond the end of a file that was found short: as far as a page of zeros can lead LMDB.
+_MARGIN_BYTES = 1024 * 1024
 
 _READERS_MAX = 512
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -108,7 +113,9 @@ class Directory:
 
     def _refuse_foreign(self) -> None:
         """Leave a directory alone that holds something and is not ours."""
-        present = {entry.name for entry in self.path.iterdir()} - {"lock", "format.new"}
+        present = {entry.name for entry in self.path.iterdir()} - {
+            "lock", "format.new", "lost+found",
+        }  # fmt: skip
         if present and not (self.path / "format").is_file():
             raise FormatUnknown(
                 f"{self.path} is not empty and has no file 'format': not Ringdove's? "
@@ -207,21 +214,51 @@ class Environment:
                 readonly=self._readonly,
                 create=not self._readonly,
             )
-            self._refuse_truncated()
+            self._fill_up()
             create = not self._readonly
             self.db = {name: self.lmdb.open_db(name.encode(), create=create) for name in DATABASES}
         except lmdb.Error as error:
             raise translated(error, self.path) from error
 
-    def _refuse_truncated(self) -> None:
-        """Touching a page beyond the end of the file would kill the process: look before."""
+    def _fill_up(self) -> None:
+        """Make the file as long as LMDB takes it to be.
+
+        Pages that LMDB counts but never wrote may be missing at its end, which is no damage; but
+        touching them would kill the process. So zeros are put there. Where pages were cut off,
+        these are found out: entries are missing then, and blocks have checksums.
+        """
         expected = (self.lmdb.info()["last_pgno"] + 1) * self.lmdb.stat()["psize"]
-        actual = (self.path / "data.mdb").stat().st_size
-        if actual < expected:
+        data = self.path / "data.mdb"
+        size = data.stat().st_size
+        if size >= expected:
+            return
+        try:
+            os.truncate(data, expected + _MARGIN_BYTES)
+            intact = self._entries_are_complete()
+        except (OSError, lmdb.Error, RemoteProtocolError):
+            intact = False
+        if not intact:
             self.lmdb.close()
             raise StoreCorrupted(
-                f"{self.path} is cut off: {actual} of {expected} bytes are there. Restore a backup."
+                f"{self.path} is cut off: {size} of {expected} bytes are there. Restore a backup."
             )
+
+    def _entries_are_complete(self) -> bool:
+        """Whether every database has as many entries as it says, and every block is sound."""
+        with self.lmdb.begin() as txn:
+            for name in DATABASES:
+                db = self.lmdb.open_db(name.encode(), txn=txn, create=False)
+                expected = txn.stat(db)["entries"]
+                found = 0
+                for value in txn.cursor(db).iternext(keys=False, values=True):
+                    found += 1
+                    if found > expected:
+                        return False
+                    if name == "log":
+                        Block.decode(value, trusted=True)
+                if found != expected:
+                    return False
+        return True
 
     def copy_to(self, target: Path, *, compact: bool) -> None:
         """Write a consistent copy into the new directory `target`, synced."""
@@ -241,7 +278,11 @@ class Environment:
         """Replace the file by a copy without free pages, while nobody uses the environment."""
         draft, old = self.path.with_name(f"{self.path.name}.new"), _old(self.path)
         shutil.rmtree(draft, ignore_errors=True)
-        self.copy_to(draft, compact=True)
+        try:
+            self.copy_to(draft, compact=True)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
         self.lmdb.close()
         self.path.rename(old)
         draft.rename(self.path)
@@ -271,9 +312,9 @@ def memory_is_torn(path: Path) -> bool:
     return boot.exists() and boot.read_text() != _boot_id()
 
 
-def exists(path: Path) -> bool:
-    """Whether there is an environment at `path`, perhaps set aside by an interrupted `compact`."""
-    return path.exists() or _old(path).exists()
+def maybe_find(path: Path) -> Path | None:
+    """Where the environment that belongs at `path` is: an interrupted `compact` sets it aside."""
+    return next((place for place in (path, _old(path)) if place.exists()), None)
 
 
 def _settle_compaction(path: Path) -> None:

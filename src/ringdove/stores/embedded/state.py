@@ -15,7 +15,7 @@ import msgspec
 
 from ringdove import limits
 from ringdove.core.block import Block
-from ringdove.core.index import RunRecord
+from ringdove.core.runs import RunRecord
 from ringdove.core.settings import QueueSettings
 from ringdove.core.stripe import Stripe
 from ringdove.errors import QueueNotFound, RemoteProtocolError, SettingsRefused, StoreCorrupted

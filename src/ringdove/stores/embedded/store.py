@@ -32,7 +32,7 @@ from ringdove.stores.base import (
 )
 from ringdove.stores.embedded import records
 from ringdove.stores.embedded.append import Append
-from ringdove.stores.embedded.environment import Directory, Environment, exists
+from ringdove.stores.embedded.environment import Directory, Environment, maybe_find
 from ringdove.stores.embedded.state import (
     NUMBER,
     OFFSET,
@@ -89,7 +89,7 @@ class EmbeddedStore:
         self._writers: dict[Durability, Writer] = {}
         try:
             self._open("disk")
-            if exists(self.path / "memory"):
+            if maybe_find(self.path / "memory") is not None:
                 self._open("memory")
         except BaseException:
             self._directory.close(clean=False)
@@ -481,11 +481,15 @@ class EmbeddedStore:
 
     def _compact(self) -> tuple[int, int]:
         before = after = 0
-        for writer in self._writers.values():
-            with writer.paused(), self._lock:
-                before += (writer.env.path / "data.mdb").stat().st_size
-                writer.env.compact()
-                after += (writer.env.path / "data.mdb").stat().st_size
+        self._directory.free_reserve()
+        try:
+            for writer in self._writers.values():
+                with writer.paused(), self._lock:
+                    before += (writer.env.path / "data.mdb").stat().st_size
+                    writer.env.compact()
+                    after += (writer.env.path / "data.mdb").stat().st_size
+        finally:
+            self._directory.hold_reserve()
         return before, after
 
     # -- inside ---------------------------------------------------------------------------------

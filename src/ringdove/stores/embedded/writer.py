@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
     from ringdove.clock import Clock
     from ringdove.core.block import Block
-    from ringdove.core.index import Index, IndexChanges
+    from ringdove.core.index import Index
+    from ringdove.core.runs import IndexChanges
     from ringdove.stores.embedded.environment import Directory, Environment
 
 
