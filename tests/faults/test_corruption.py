@@ -280,9 +280,6 @@ def intact() -> list[str]:
     return [digest(content(stripe, n)) for stripe in (GOOD, BAD) for n in range(BLOCKS)]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a cut file is filled with zeros, then taken for a whole one"
-)
 def test_a_file_cut_anywhere_gives_everything_or_an_error(data: Path, inspector: Inspector) -> None:
     """A torn end is StoreCorrupted, and neither an empty queue nor the end of the process."""
     file = data / "disk" / "data.mdb"

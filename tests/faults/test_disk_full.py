@@ -158,7 +158,7 @@ def test_a_failure_that_lmdb_cannot_survive_is_told_to_everybody(
     client.send()
     client.reopen()
     store = client.store
-    header = lambda path, offset, length: offset < 8192  # noqa: E731
+    header = lambda path, offset, length: offset < 8192
     with failing(tmp_path, error, header), pytest.raises(StoreUnavailable):
         client.send()
     for call in (

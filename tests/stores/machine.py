@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ringdove.clock import ManualClock
 from ringdove.core.block import Block
 from ringdove.core.dedup import Appended, Segment
-from ringdove.core.settings import QueueSettings
 from ringdove.errors import QueueFull, ReceiptStale, SequenceRefused, SettingsStale
 from ringdove.pending import run
 from ringdove.stores.base import Claim, Start, StripeId
@@ -26,6 +25,7 @@ from stores.model import Model
 
 if TYPE_CHECKING:
     from ringdove.core.index import Index
+    from ringdove.core.settings import QueueSettings
     from ringdove.stores.base import Delivery, Store, StripeStats
 
 STRIPE = StripeId(1, 0, 0)

@@ -1,4 +1,4 @@
-"""The embedded store keeps the contract: unsynced, synced, and restarted before every call."""
+"""The embedded store keeps the contract: unsynced, synced, on a loop, restarted before each call."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ringdove.stores.base import Record
 from ringdove.stores.embedded import EmbeddedStore
 from stores.conformance import StoreContract
 from stores.driver import Driver, bodies_of, offsets_of
+from stores.looped import LoopedStore
 from stores.restless import RestlessStore
 
 if TYPE_CHECKING:
@@ -31,6 +32,14 @@ class TestEmbeddedStore(StoreContract):
 
 class TestEmbeddedStoreOnDisk(TestEmbeddedStore):
     durability = "disk"
+
+
+class TestEmbeddedStoreOnAnEventLoop(StoreContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path, clock: ManualClock) -> Iterator[LoopedStore]:
+        store = LoopedStore(EmbeddedStore(tmp_path, clock, seed=1))
+        yield store
+        run(store.close())
 
 
 class TestEmbeddedStoreRestarted(StoreContract):

@@ -61,8 +61,8 @@ class Stripe:
         self._make_token = make_token
         self._random = random
         self._dropped = head
-        #: With keep_done_ms, per subscription: the offset below which the time has passed, and
-        #: further positions with when they were reached. A restart begins to count anew.
+        #: With keep_done_ms, per subscription and for all together: the offset below which the time
+        #: has passed, and further positions with when they were reached; a restart counts anew.
         self._done_marks: dict[str, tuple[int, deque[tuple[int, int]]]] = {}
 
     def check_version(self, version: int) -> None:
@@ -172,15 +172,21 @@ class Stripe:
         if not keep_ms:
             return floor
         kept = min(
-            (self._kept_below(name, index, now_ms) for name, index in self.subscriptions.items()),
-            default=self.head,
+            self._kept_below("", floor, now_ms),
+            *(
+                self._kept_below(name, i.done.floor, now_ms)
+                for name, i in self.subscriptions.items()
+            ),
+            floor,
         )
         return min(floor, max(kept, self._dropped))
 
-    def _kept_below(self, name: str, index: Index, now_ms: int) -> int:
-        """Below it, a subscription has been done for as long as done messages are kept."""
+    def _kept_below(self, name: str, floor: int, now_ms: int) -> int:
+        """Below it, a subscription (without name: all) has been done for `keep_done_ms`."""
         kept, marks = self._done_marks.setdefault(name, (self.head, deque()))
-        floor = index.done.floor
+        kept = min(kept, floor)
+        while marks and marks[-1][0] > floor:
+            marks.pop()  # A new subscription still wants what all others were done with.
         if floor > (marks[-1][0] if marks else kept):
             marks.append((floor, now_ms))
         while marks and marks[0][1] + self.settings.keep_done_ms <= now_ms:

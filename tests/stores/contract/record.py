@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from ringdove import limits
 from ringdove.errors import InvalidArgument, RecordConflict
 from ringdove.pending import run
 from ringdove.stores.base import Record
-from stores.driver import Driver
+
+if TYPE_CHECKING:
+    from stores.driver import Driver
 
 
 class RecordContract:

@@ -6,7 +6,6 @@ consistent view.
 
 from __future__ import annotations
 
-import shutil
 import struct
 from dataclasses import dataclass, field
 from random import Random
@@ -22,7 +21,7 @@ from ringdove.stores.embedded.environment import (
     check_format_text,
     maybe_find,
     memory_is_torn,
-    sync_directory,
+    write_synced,
 )
 from ringdove.stores.embedded.state import (
     DAMAGE,
@@ -99,8 +98,7 @@ def backup(path: Path, target: Path) -> int:
         finally:
             env.lmdb.close()
         nbytes += (target / name / "data.mdb").stat().st_size
-    shutil.copyfile(path / "format", target / "format")
-    sync_directory(target)
+    write_synced(target / "format", (path / "format").read_text())
     return nbytes
 
 

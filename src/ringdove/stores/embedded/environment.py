@@ -38,16 +38,15 @@ from typing import TYPE_CHECKING, Any
 import lmdb
 
 from ringdove import limits
-from ringdove.core.block import Block
 from ringdove.errors import (
     FormatUnknown,
-    RemoteProtocolError,
     RingdoveError,
     StoreCorrupted,
     StoreFull,
     StoreLocked,
     StoreUnavailable,
 )
+from ringdove.stores.embedded.freelist import missing_pages_are_free
 
 if TYPE_CHECKING:
     from ringdove.core.settings import Durability
@@ -65,9 +64,6 @@ RESERVE_BYTES = 4 * 1024 * 1024
 
 #: Bytes left free beside a reserve that takes what there is.
 _RESERVE_SLACK_BYTES = 128 * 1024
-
-#: Zeros beyond the end of a file that was found short: as far as a page of zeros can lead LMDB.
-_MARGIN_BYTES = 1024 * 1024
 
 _READERS_MAX = 512
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -170,7 +166,7 @@ class Directory:
     def _check_format(self) -> None:
         file = self.path / "format"
         if not file.exists():
-            _write_synced(file, f"ringdove {FORMAT_VERSION}\n")
+            write_synced(file, f"ringdove {FORMAT_VERSION}\n")
             return
         check_format_text(self.path, file.read_text(errors="replace"))
 
@@ -181,7 +177,7 @@ class Directory:
             shutil.rmtree(self.path / "memory", ignore_errors=True)
             shutil.rmtree(_old(self.path / "memory"), ignore_errors=True)
         if not boot.exists() or boot.read_text() != current:
-            _write_synced(boot, current)
+            write_synced(boot, current)
 
 
 class Environment:
@@ -214,51 +210,27 @@ class Environment:
                 readonly=self._readonly,
                 create=not self._readonly,
             )
-            self._fill_up()
+            self._refuse_truncated()
             create = not self._readonly
             self.db = {name: self.lmdb.open_db(name.encode(), create=create) for name in DATABASES}
         except lmdb.Error as error:
             raise translated(error, self.path) from error
 
-    def _fill_up(self) -> None:
-        """Make the file as long as LMDB takes it to be.
+    def _refuse_truncated(self) -> None:
+        """Touching a page beyond the end of the file would kill the process: look before.
 
-        Pages that LMDB counts but never wrote may be missing at its end, which is no damage; but
-        touching them would kill the process. So zeros are put there. Where pages were cut off,
-        these are found out: entries are missing then, and blocks have checksums.
+        Pages that LMDB counts as free may be missing at the end; any other was cut off.
         """
-        expected = (self.lmdb.info()["last_pgno"] + 1) * self.lmdb.stat()["psize"]
+        psize = self.lmdb.stat()["psize"]
+        expected = (self.lmdb.info()["last_pgno"] + 1) * psize
         data = self.path / "data.mdb"
         size = data.stat().st_size
-        if size >= expected:
+        if size >= expected or missing_pages_are_free(data, psize):
             return
-        try:
-            os.truncate(data, expected + _MARGIN_BYTES)
-            intact = self._entries_are_complete()
-        except (OSError, lmdb.Error, RemoteProtocolError):
-            intact = False
-        if not intact:
-            self.lmdb.close()
-            raise StoreCorrupted(
-                f"{self.path} is cut off: {size} of {expected} bytes are there. Restore a backup."
-            )
-
-    def _entries_are_complete(self) -> bool:
-        """Whether every database has as many entries as it says, and every block is sound."""
-        with self.lmdb.begin() as txn:
-            for name in DATABASES:
-                db = self.lmdb.open_db(name.encode(), txn=txn, create=False)
-                expected = txn.stat(db)["entries"]
-                found = 0
-                for value in txn.cursor(db).iternext(keys=False, values=True):
-                    found += 1
-                    if found > expected:
-                        return False
-                    if name == "log":
-                        Block.decode(value, trusted=True)
-                if found != expected:
-                    return False
-        return True
+        self.lmdb.close()
+        raise StoreCorrupted(
+            f"{self.path} is cut off: {size} of {expected} bytes are there. Restore a backup."
+        )
 
     def copy_to(self, target: Path, *, compact: bool) -> None:
         """Write a consistent copy into the new directory `target`, synced."""
@@ -358,7 +330,7 @@ def check_format_text(path: Path, text: str) -> None:
         )
 
 
-def _write_synced(file: Path, text: str) -> None:
+def write_synced(file: Path, text: str) -> None:
     """Write a small file so that a power cut leaves all of it or none."""
     draft = file.with_name(f"{file.name}.new")
     with draft.open("w") as out:

@@ -149,9 +149,10 @@ class Writer:
         self._wake.set()
         self._thread.join()
         with self._turn:
-            self._commit_queue()
-            while self.dirty and self._commit_queue():
+            while (self._queue or self.dirty) and self._commit_queue():
                 continue
+            while self._queue:
+                self._queue.popleft().pending.fail(ConnectionClosed("The store has been closed."))
 
     def paused(self) -> threading.Lock:
         """The lock that keeps commits away, for replacing the environment."""
@@ -308,7 +309,7 @@ class GroupCommit:
         for state, name, _, changes in self._changes:
             self._write_index(txn, state, name, changes)
         self._bury(txn)
-        txn.put(b"clock", OFFSET.pack(self._now_ms), db=db["meta"])
+        txn.put(b"clock", OFFSET.pack(self._writer.clock.now_ms()), db=db["meta"])
 
     def publish(self) -> None:
         """Show what is now durable, and answer."""
