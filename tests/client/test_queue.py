@@ -55,7 +55,7 @@ def test_single_messages_of_a_batch_are_settled_on_their_own(rd, clock):
     assert bodies(queue.receive(max=4)) == [b"0"]
     clock.sleep_ms(1000)
     assert bodies(queue.receive(max=4)) == [b"0", b"1"]
-    one.extend  # noqa: B018  the stale handle stays harmless until used
+    one.extend
     with pytest.raises(errors.ReceiptStale):
         one.ack()
 
