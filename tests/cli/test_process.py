@@ -9,6 +9,20 @@ import sys
 PROGRAM = [sys.executable, "-c", "from ringdove.cli import main; main()"]
 
 
+def background(directory, *arguments, **options):
+    """The program running beside the test, listening to Ctrl-C as one on a terminal does.
+
+    A test run started in the background of a shell ignores it, and so would its children.
+    """
+    return subprocess.Popen(
+        [*PROGRAM, *arguments],
+        env={**os.environ, "RINGDOVE_DATA": str(directory)},
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        **options,
+    )
+
+
 def ringdove(directory, *arguments, **options):
     environment = {**os.environ, "RINGDOVE_DATA": str(directory)}
     return subprocess.run(
@@ -31,10 +45,7 @@ def test_a_pipe_goes_in_and_comes_out(tmp_path):
 
 def test_ctrl_c_ends_a_waiting_receive_and_loses_nothing(tmp_path):
     ringdove(tmp_path, "queue", "create", "q")
-    environment = {**os.environ, "RINGDOVE_DATA": str(tmp_path)}
-    waiting = subprocess.Popen(
-        [*PROGRAM, "stats", "--watch", "--json"], env=environment, stdout=subprocess.PIPE
-    )
+    waiting = background(tmp_path, "stats", "--watch", "--json")
     assert json.loads(waiting.stdout.readline())["queue"] == "q"
     refused = ringdove(tmp_path, "send", "q", "x")
     assert refused.returncode == 3
@@ -49,10 +60,7 @@ def test_ctrl_c_ends_a_waiting_receive_and_loses_nothing(tmp_path):
 def test_fsck_and_backup_work_beside_a_writer(tmp_path):
     ringdove(tmp_path / "data", "queue", "create", "q")
     ringdove(tmp_path / "data", "send", "q", "x")
-    environment = {**os.environ, "RINGDOVE_DATA": str(tmp_path / "data")}
-    writer = subprocess.Popen(
-        [*PROGRAM, "stats", "--watch", "--json"], env=environment, stdout=subprocess.PIPE
-    )
+    writer = background(tmp_path / "data", "stats", "--watch", "--json")
     writer.stdout.readline()
     try:
         assert ringdove(tmp_path / "data", "fsck").returncode == 0
@@ -66,13 +74,7 @@ def test_fsck_and_backup_work_beside_a_writer(tmp_path):
 def test_a_closed_pipe_is_no_error(tmp_path):
     ringdove(tmp_path, "queue", "create", "q")
     ringdove(tmp_path, "send", "q", "-", input=b"x\n" * 50_000)
-    environment = {**os.environ, "RINGDOVE_DATA": str(tmp_path)}
-    receiver = subprocess.Popen(
-        [*PROGRAM, "peek", "q", "--max", "50000"],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    receiver = background(tmp_path, "peek", "q", "--max", "50000", stderr=subprocess.PIPE)
     receiver.stdout.readline()
     receiver.stdout.close()
     errors = receiver.stderr.read()

@@ -17,7 +17,7 @@ from stores.machine import Sides
 
 _EXAMPLES = os.environ.get("RINGDOVE_EXAMPLES")
 _RUNS = settings(
-    max_examples=int(_EXAMPLES or 40),
+    max_examples=int(_EXAMPLES or 24),
     stateful_step_count=40,
     deadline=None,
     derandomize=_EXAMPLES is None,
