@@ -18,7 +18,7 @@ def background(directory, *arguments, **options):
         [*PROGRAM, *arguments],
         env={**os.environ, "RINGDOVE_DATA": str(directory)},
         stdout=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         **options,
     )
 
