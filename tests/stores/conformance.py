@@ -1,7 +1,7 @@
-"""One suite for all stores: a test class that inherits `StoreContract` and makes its store is tested.
+"""One suite for all stores: inherit `StoreContract`, make the store, and it is tested.
 
-The parts follow stores/base.py: appending, leasing, settling claims, ordered queues, the log with its
-subscriptions and settings, and records.
+The parts follow stores/base.py: appending, leasing, settling claims, ordered queues, the log with
+its subscriptions, what is trimmed and when, and records.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from stores.contract.log import LogContract
 from stores.contract.order import OrderContract
 from stores.contract.record import RecordContract
 from stores.contract.settle import SettleContract
+from stores.contract.trim import TrimContract
 from stores.driver import Driver
 
 if TYPE_CHECKING:
@@ -24,7 +25,13 @@ if TYPE_CHECKING:
 
 
 class StoreContract(
-    AppendContract, LeaseContract, SettleContract, OrderContract, LogContract, RecordContract
+    AppendContract,
+    LeaseContract,
+    SettleContract,
+    OrderContract,
+    LogContract,
+    TrimContract,
+    RecordContract,
 ):
     """Inherit it, and give a fixture `store` that makes a fresh store on the fixture `clock`."""
 

@@ -108,7 +108,7 @@ class Side:
         return answer
 
     def _make_room(self, blocks: list[Block]) -> bool:
-        """Give up in the model what the store must give up for the blocks; False when they are too much."""
+        """Give up in the model what must go for the blocks to fit; False when they cannot."""
         room = self.model.room(sum(block.nbytes for block in blocks), self.stats().head)
         if room is None:
             return False

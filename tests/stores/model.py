@@ -1,8 +1,8 @@
 """A naive model of one stripe: one entry per message and subscription, nothing clever.
 
 It predicts what a store must answer, or, where a store may choose (which groups of a key queue come
-first), judges what it answered. It shares no code with core/index.py and looks at every message every
-time, so it is slow and easy to believe.
+first), judges what it answered. It shares no code with core/index.py and looks at every message
+every time, so it is slow and easy to believe.
 """
 
 from __future__ import annotations

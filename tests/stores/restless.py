@@ -1,7 +1,7 @@
 """A store that is closed and opened again before every call.
 
-What the contract promises, it promises across a clean restart too; so the whole suite runs once more
-on this one. Watches belong to a process and are not tried here.
+What the contract promises, it promises across a clean restart too; so the whole suite runs once
+more on this one. Watches belong to a process and are not tried here.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import pytest
 
 from ringdove.core.dedup import Appended, Segment
 from ringdove.core.settings import QueueSettings
-from ringdove.errors import OffsetTrimmed
+from ringdove.errors import OffsetTrimmed, QueueNotFound
 from ringdove.pending import run
 from ringdove.stores.base import Claim, StripeId
 from ringdove.stores.embedded import EmbeddedStore
@@ -257,6 +257,24 @@ def test_a_cancelled_wait_harms_nobody(tmp_path: Path) -> None:
             await waiting
         assert await store.append(STRIPE, [Segment(block(b"b"))], 0) == [Appended(1)]
         assert [b.bodies() for b in await store.read(STRIPE, 0, 10, 1000)] == [[b"a"], [b"b"]]
+        await store.close()
+
+    asyncio.run(everything())
+
+
+def test_a_deletion_is_complete_although_nobody_waits_for_it(tmp_path: Path) -> None:
+    async def everything() -> None:
+        store = EmbeddedStore(tmp_path)
+        await store.create(STRIPE, QueueSettings.make(), 1)
+        await store.append(STRIPE, [Segment(block(b"a"))], 0)
+        deleting = asyncio.ensure_future(store.delete(STRIPE))
+        await asyncio.sleep(0)
+        deleting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await deleting
+        await store.put("a later commit", b"")
+        with pytest.raises(QueueNotFound):
+            await store.stats(STRIPE)
         await store.close()
 
     asyncio.run(everything())

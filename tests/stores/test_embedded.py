@@ -1,14 +1,22 @@
-"""The embedded store keeps the contract: unsynced, synced, on a loop, restarted before each call."""
+"""The embedded store keeps the contract: unsynced, synced, on a loop, restarted at each call."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ringdove.clock import ManualClock
 from ringdove.core.dedup import Appended
-from ringdove.errors import FormatUnknown, QueueNotFound, ReceiptStale, SettingsStale, StoreLocked
+from ringdove.errors import (
+    ClientError,
+    FormatUnknown,
+    QueueNotFound,
+    ReceiptStale,
+    SettingsStale,
+    StoreLocked,
+)
 from ringdove.pending import run
 from ringdove.stores.base import Record
 from ringdove.stores.embedded import EmbeddedStore
@@ -253,6 +261,18 @@ class TestReopening:
         driver = reopen()
         driver.trim()
         assert driver.finish(sub="again") == [b"2", b"3", b"4", b"5"]
+
+    def test_another_order_leaves_a_sound_store(self, reopen: Reopened) -> None:
+        driver = reopen().make()
+        driver.count(0, 6)
+        driver.ack(driver.take(), 1, 3)
+        with suppress(ClientError):
+            driver.change(order="strict")
+        driver.clock.sleep_ms(30_000)
+        driver.take(1)
+        driver = reopen()
+        driver.clock.sleep_ms(30_000)
+        assert [*driver.finish(), *driver.finish()] == [b"0", b"3", b"4", b"5"]
 
     def test_a_released_message_is_not_leased_after_a_restart(self, reopen: Reopened) -> None:
         driver = reopen().make()

@@ -1,4 +1,4 @@
-"""The embedded store's inside: commits, closing, eviction, and what one bad call may do to others."""
+"""The embedded store's inside: commits, closing, eviction, what one bad call may do to others."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rows(driver: Driver) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-# -- one commit for many ----------------------------------------------------------------------------
+# -- one commit for many --------------------------------------------------------------------------
 
 
 def test_appends_that_wait_together_are_committed_together(driver: Driver) -> None:
@@ -131,7 +131,51 @@ def _refusal(pending: Any) -> BaseException:
     return answer
 
 
-# -- between commit and publication -----------------------------------------------------------------
+def test_an_interrupted_leader_leaves_nobody_waiting(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C may strike while a thread commits for others: their operations must not vanish."""
+    driver.make()
+    write = GroupCommit.write
+
+    def interrupted(commit: GroupCommit, txn: Any) -> None:
+        monkeypatch.setattr(GroupCommit, "write", write)
+        raise KeyboardInterrupt
+
+    others = embedded(driver).submit_append(driver.stripe, [Segment(block(b"theirs"))], 0)
+    monkeypatch.setattr(GroupCommit, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        driver.send(b"mine")
+    assert others.block(10)
+    assert b"theirs" in driver.receive()
+
+
+def test_what_an_interrupted_commit_had_taken_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I4: an acknowledgement shares its commit with others, whose fate must not be its own."""
+    clock = ManualClock()
+    driver = Driver(EmbeddedStore(tmp_path, clock), clock).make()
+    driver.count(0, 4)
+    first, second = driver.take(1), driver.take(1)
+    write = GroupCommit.write
+
+    def interrupted(commit: GroupCommit, txn: Any) -> None:
+        monkeypatch.setattr(GroupCommit, "write", write)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(GroupCommit, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        driver.ack(second)
+    assert driver.sub().leased == 1
+    assert driver.ack(first) == 1
+    run(driver.store.close())
+    driver.store = EmbeddedStore(tmp_path, clock)
+    assert driver.sub()[1:] == (2, 2, 0, 0)
+    run(driver.store.close())
+
+
+# -- between commit and publication ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("call", ["stats", "read", "find", "lease"])
@@ -171,7 +215,7 @@ def test_what_a_commit_has_trimmed_is_not_missed_before_it_is_published(
     ] == []
 
 
-# -- deleting ---------------------------------------------------------------------------------------
+# -- deleting -------------------------------------------------------------------------------------
 
 
 def test_a_deleted_stripe_leaves_no_rows(driver: Driver) -> None:
@@ -209,7 +253,7 @@ def test_done_messages_leave_no_rows(driver: Driver) -> None:
     assert rows(driver) == {"stripes": 1, "tails": 1, "subs": 2}
 
 
-# -- closing ----------------------------------------------------------------------------------------
+# -- closing --------------------------------------------------------------------------------------
 
 
 def test_closing_finishes_what_was_accepted(tmp_path: Path) -> None:
@@ -253,7 +297,7 @@ def test_a_closed_store_says_so(tmp_path: Path, call: str) -> None:
         calls[call]()
 
 
-# -- many stripes -----------------------------------------------------------------------------------
+# -- many stripes ---------------------------------------------------------------------------------
 
 
 def test_stripes_beyond_the_limit_are_dropped_and_read_again(

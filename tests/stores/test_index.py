@@ -1,4 +1,4 @@
-"""The pure index: loose, strict and key, its bookkeeping for the disk, and what it costs (B2, B3)."""
+"""The pure index: loose, strict and key, what it hands to the disk, and what it costs (B2, B3)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Bench:
         return self.index.audit(self.tail) == []
 
 
-# -- what is recorded -------------------------------------------------------------------------------
+# -- what is recorded -----------------------------------------------------------------------------
 
 
 def test_a_backlog_is_one_implicit_entry() -> None:
@@ -134,7 +134,7 @@ def test_the_audit_finds_what_overlaps() -> None:
     assert leased.token
 
 
-# -- what is stored ---------------------------------------------------------------------------------
+# -- what is stored -------------------------------------------------------------------------------
 
 
 def stored(history: list[IndexChanges]) -> tuple[int, dict[int, int], dict[int, Any]]:
@@ -210,7 +210,7 @@ def test_changes_put_back_are_handed_out_again() -> None:
     assert again.done == {1: None}
 
 
-# -- what it costs ----------------------------------------------------------------------------------
+# -- what it costs --------------------------------------------------------------------------------
 
 
 class Meter:

@@ -30,7 +30,7 @@ SUBS = st.sampled_from(["default", "default", "default", "one"])
 SHARES = st.floats(0, 1)
 KEYS = st.lists(st.sampled_from([b"a", b"b", b"c", b""]), min_size=1, max_size=6)
 BLOCKS = st.lists(st.tuples(KEYS, st.sampled_from([0, 0, 0, 0, 5, 300])), min_size=1, max_size=3)
-#: Which of the leases given, counted from the latest; which part of it; what is wrong with the claim.
+#: Which lease, counted from the latest; which part of it; what is wrong with the claim.
 PICKS = st.tuples(
     st.integers(0, 5) | st.integers(0, 100),
     st.sampled_from([0.0, 0.0, 0.3, 0.5, 0.9]),

@@ -18,6 +18,7 @@ from ringdove.errors import (
     QueueFull,
     ReceiptStale,
     RingdoveError,
+    SettingsRefused,
     SettingsStale,
     SubscriptionNotFound,
 )
@@ -104,6 +105,11 @@ class Stripe:
                 f"The queue's settings have version {self.version} already, not {version}."
             )
         reordered = settings.order != self.settings.order
+        if reordered and any(i.done.floor < self.tail for i in self._indexes()):
+            raise SettingsRefused(
+                f"order can change from {self.settings.order!r} to {settings.order!r} only while "
+                "no message is waiting or leased: drain the queue, or purge it."
+            )
         self.settings, self.version = settings, version
         for name, index in list(self.subscriptions.items()):
             index.settings = settings

@@ -8,6 +8,7 @@ leases.
 from __future__ import annotations
 
 import struct
+import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import lmdb
@@ -99,6 +100,7 @@ class StripeState:
         #: Numbers of the subscriptions, part of their keys.
         self.numbers: dict[str, int] = {}
         self.watch: Pending[None] = Pending()
+        self._watch_lock = threading.Lock()
         self.deleted = False
         #: First offset in the log and the end of its block, 0 when not known. The stripe's own head
         #: may be ahead: what is no longer needed is out of sight at once and removed later.
@@ -128,7 +130,9 @@ class StripeState:
 
     def announce(self) -> None:
         """Tell everybody who watches that something may be deliverable."""
-        watch, self.watch = self.watch, Pending()
+        fresh: Pending[None] = Pending()
+        with self._watch_lock:
+            watch, self.watch = self.watch, fresh
         watch.resolve(None)
 
     def expire(self, now_ms: int) -> bool:

@@ -184,16 +184,17 @@ class EmbeddedStore:
                 txn.delete(state.key + name.encode(), db=db["subs"])
             txn.put(state.key, b"", db=db["graves"])
             state.deleted = True
-
-        def undo() -> None:
-            state.deleted = False
-
-        await self._submit(state, partial(Change, edit, undo))
-        with self._lock:
             self._states.pop(stripe, None)
             self._evicted.pop(stripe, None)
             writer.graves.insert(0, state.key)
-        state.announce()
+            state.announce()
+
+        def undo() -> None:
+            state.deleted = False
+            self._states[stripe] = state
+            writer.graves.remove(state.key)
+
+        await self._submit(state, partial(Change, edit, undo))
 
     async def append(
         self, stripe: StripeId, segments: Sequence[Segment], version: int

@@ -326,14 +326,14 @@ class GroupCommit:
                     writer.dirty.add(state)
                 for block in growth.blocks:
                     writer.cache.add(state.id, block)
+        for state, growth in self._growth.items():
+            if growth.blocks:
+                state.announce()
         for operation, refusal in self._refused:
             operation.pending.fail(refusal)
         for operation in self._operations:
             if not operation.pending.done:
                 operation.pending.resolve(_answer(operation))
-        for state, growth in self._growth.items():
-            if growth.blocks:
-                state.announce()
 
     def put_back(self) -> None:
         """Nothing was written: have the next commit try the index changes again."""
