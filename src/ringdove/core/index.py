@@ -130,9 +130,16 @@ class Index:
             return 0
         if self.settings.ordered:
             self._refuse_expired(token, lo, hi, now_ms)
-        front = self._leases.get(token, _NO_RUNS)[0]
+        runs = self._leases.get(token, _NO_RUNS)
+        front = runs[0]
         if front.state == LEASED and lo <= front.lo < hi < front.hi:
             return self._shrink(front, hi)
+        if len(runs) == 1 and lo <= front.lo < front.hi <= hi:
+            del self._leases[token]
+            self._changed_tokens.add(token)
+            self._settle(front)
+            self.done.add(front.lo, front.hi)
+            return front.hi - front.lo
         count = 0
         for run in self._carve(token, lo, hi):
             self._settle(run)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
+import os
+import struct
 from typing import TYPE_CHECKING
 
 from ringdove import limits
@@ -22,9 +23,23 @@ if TYPE_CHECKING:
 RECORD_KEY_BYTES_MAX = 500
 
 
+#: Tokens drawn and not given out yet; popping is atomic.
+_tokens: list[int] = []
+_TOKENS_DRAWN = 256
+os.register_at_fork(after_in_child=_tokens.clear)
+
+
 def make_token() -> int:
-    """A lease token: 63 random bits that cannot be guessed, never 0."""
-    return secrets.randbits(63) | 1
+    """A lease token: 62 random bits that cannot be guessed, never 0.
+
+    The operating system is asked for many at once, which is several times cheaper.
+    """
+    try:
+        return _tokens.pop()
+    except IndexError:
+        drawn = struct.unpack(f"<{_TOKENS_DRAWN}Q", os.urandom(8 * _TOKENS_DRAWN))
+        _tokens.extend(number >> 1 | 1 for number in drawn)
+        return _tokens.pop()
 
 
 def settle(
