@@ -192,7 +192,8 @@ class EmbeddedStore:
         def undo() -> None:
             state.deleted = False
             self._states[stripe] = state
-            writer.graves.remove(state.key)
+            if state.key in writer.graves:
+                writer.graves.remove(state.key)
 
         await self._submit(state, partial(Change, edit, undo))
 
