@@ -192,8 +192,7 @@ class EmbeddedStore:
         def undo() -> None:
             state.deleted = False
             self._states[stripe] = state
-            if state.key in writer.graves:
-                writer.graves.remove(state.key)
+            writer.graves.remove(state.key)
 
         await self._submit(state, partial(Change, edit, undo))
 

@@ -266,6 +266,7 @@ class GroupCommit:
         self._touched: set[StripeState] = set()
         self._applied: list[Change] = []
         self._refused: list[tuple[Operation, RingdoveError]] = []
+        self._buried: set[bytes] = set()
 
     def apply(self, txn: Any) -> None:
         """Decide everything, under the store's lock."""
@@ -315,6 +316,7 @@ class GroupCommit:
         """Show what is now durable, and answer."""
         writer = self._writer
         with writer.lock:
+            writer.graves = [key for key in writer.graves if key not in self._buried]
             for state, growth in self._growth.items():
                 stripe = state.stripe
                 stripe.tail = growth.tail
@@ -390,17 +392,17 @@ class GroupCommit:
     def _bury(self, txn: Any) -> None:
         """Remove what is left of deleted stripes, a bounded amount."""
         left = limits.TRIM_BLOCKS_PER_COMMIT_MAX
-        while self._writer.graves and left > 0:
-            key = self._writer.graves[-1]
+        for key in self._writer.graves[::-1]:
             for name in ("log", "done", "leases", "producers", "ids", "id_times"):
                 cursor = txn.cursor(self._db[name])
                 found = cursor.set_range(key)
                 while found and left > 0 and bytes(cursor.key()).startswith(key):
                     found = cursor.delete() and cursor.key()
                     left -= 1
-            if left > 0:
-                txn.delete(key, db=self._db["graves"])
-                self._writer.graves.pop()
+            if left <= 0:
+                return
+            txn.delete(key, db=self._db["graves"])
+            self._buried.add(key)
 
 
 def _answer(operation: Operation) -> Any:
