@@ -100,6 +100,10 @@ LEASE_FLUSH_MS = 200
 #: Milliseconds between two looks for blocks that retention says may go.
 RETENTION_CHECK_MS = 1_000
 
+#: Stripes, and records, that one such look visits beyond those in use.
+SWEEP_STRIPES_MAX = 16
+SWEEP_RECORDS_MAX = 1_000
+
 #: Blocks that one commit trims; the rest goes with the next one.
 TRIM_BLOCKS_PER_COMMIT_MAX = 4_096
 

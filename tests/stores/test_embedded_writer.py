@@ -15,7 +15,7 @@ from ringdove.errors import ClientError, ConnectionClosed, RingdoveError
 from ringdove.pending import run
 from ringdove.stores.base import StripeId
 from ringdove.stores.embedded import EmbeddedStore
-from ringdove.stores.embedded.writer import GroupCommit
+from ringdove.stores.embedded.writer import Barrier, GroupCommit
 from stores.driver import Driver, block, offsets_of
 
 if TYPE_CHECKING:
@@ -131,23 +131,31 @@ def _refusal(pending: Any) -> BaseException:
     return answer
 
 
+@pytest.mark.parametrize("step", ["apply", "write", "publish"])
+@pytest.mark.parametrize("when", ["before", "after"])
 def test_an_interrupted_leader_leaves_nobody_waiting(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, step: str, when: str
 ) -> None:
-    """Ctrl-C may strike while a thread commits for others: their operations must not vanish."""
+    """Ctrl-C may strike while a thread commits for others: all happens once, or is tried again."""
     driver.make()
-    write = GroupCommit.write
+    whole = getattr(GroupCommit, step)
 
-    def interrupted(commit: GroupCommit, txn: Any) -> None:
-        monkeypatch.setattr(GroupCommit, "write", write)
+    def interrupted(commit: GroupCommit, *arguments: Any) -> None:
+        monkeypatch.setattr(GroupCommit, step, whole)
+        if when == "after":
+            whole(commit, *arguments)
         raise KeyboardInterrupt
 
     others = embedded(driver).submit_append(driver.stripe, [Segment(block(b"theirs"))], 0)
-    monkeypatch.setattr(GroupCommit, "write", interrupted)
+    monkeypatch.setattr(GroupCommit, step, interrupted)
     with pytest.raises(KeyboardInterrupt):
         driver.send(b"mine")
     assert others.block(10)
-    assert b"theirs" in driver.receive()
+    assert driver.send(b"later")
+    assert driver.receive() == [b"theirs", b"mine", b"later"]
+    assert embedded(driver)._state(driver.stripe).stripe.nbytes == sum(
+        found.nbytes for found in driver.read(0)
+    )
 
 
 def test_what_an_interrupted_commit_had_taken_is_written_later(
@@ -340,3 +348,52 @@ def test_many_threads_may_make_the_first_queue_of_a_kind(tmp_path: Path) -> None
         assert [run(store.stats(StripeId(n, 0, 0))).tail for n in range(8)] == [0] * 8
     finally:
         run(store.close())
+
+
+# -- what nobody asks for -------------------------------------------------------------------------
+
+
+def test_expired_records_leave_the_disk(driver: Driver) -> None:
+    store = embedded(driver)
+    now_ms = driver.clock.now_ms()
+    run(store.put("short", b"1", expires_ms=now_ms + 10))
+    run(store.put("long", b"2"))
+    driver.clock.sleep_ms(10)
+    writer = store._writers["disk"]
+    store._sweep(writer)
+    run(store.put("later", b"3"))
+    with writer.env.lmdb.begin(db=writer.env.db["records"]) as txn:
+        assert sorted(key for key, _ in txn.cursor()) == [b"later", b"long"]
+
+
+def test_retention_reaches_queues_that_nobody_uses(tmp_path: Path) -> None:
+    clock = ManualClock()
+    driver = Driver(EmbeddedStore(tmp_path, clock), clock).make(retention_ms=1000)
+    driver.count(0, 5)
+    run(driver.store.close())
+    clock.sleep_ms(1000)
+    driver.store = store = EmbeddedStore(tmp_path, clock)
+    writer = store._writers["disk"]
+    store._sweep(writer)
+    run(store.put("any", b""))  # Waits for a commit, which takes the sweep's finds along.
+    with writer.env.lmdb.begin(db=writer.env.db["log"]) as txn:
+        assert txn.stat(writer.env.db["log"])["entries"] == 0
+    run(store.close())
+
+
+def test_what_is_submitted_while_the_store_closes_is_answered(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.make()
+    store = embedded(driver)
+    writer = store._writers["disk"]
+    late = []
+
+    def make(pending: Any) -> Any:
+        run(store.close())
+        late.append(pending)
+        return Barrier(pending)
+
+    assert writer.submit(make).block(10)
+    with pytest.raises(ConnectionClosed):
+        late[0].result()

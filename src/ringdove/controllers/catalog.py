@@ -129,10 +129,23 @@ class Catalog:
         record = _QueueRecord(info.id, info.created_ms, settings)
         await self._store.put(_queue_key(name), msgspec.msgpack.encode(record), expect=info.version)
         changed = info._replace(settings=settings, version=info.version + 1)
-        await self.finish_change(changed)
+        try:
+            await self.finish_change(changed)
+        except SettingsRefused:
+            await self._take_back(info, changed)
+            raise
         for stripe in set(info.stripes()) - set(changed.stripes()):
             await self._store.delete(stripe)
         return self._remember(changed)
+
+    async def _take_back(self, info: QueueInfo, changed: QueueInfo) -> None:
+        """A message arrived meanwhile and a stripe refused: return to the settings before."""
+        record = _QueueRecord(info.id, info.created_ms, info.settings)
+        before = info._replace(version=changed.version + 1)
+        await self._store.put(
+            _queue_key(info.name), msgspec.msgpack.encode(record), expect=changed.version
+        )
+        await self.finish_change(before)
 
     async def finish_change(self, info: QueueInfo) -> None:
         """Bring every stripe to the recorded settings, also after a crash half way through."""

@@ -94,7 +94,7 @@ def _cut_equal(data: Buffer, at: int, length: int, count: int) -> list[bytes]:
 
 @lru_cache(maxsize=_SHAPES_CACHED)
 def _equal_slices(length: int, count: int) -> struct.Struct:
-    """Offsets and values, each padded."""
+    """The way to cut `count` values of one length in one call."""
     return struct.Struct(f"{length}s" * count)
 
 
@@ -121,10 +121,10 @@ def split_columns(raw: Buffer, count: int, columns_count: int, *, check: bool) -
 
 
 def padded(length: int) -> int:
-    """A column in Arrow's binary layout, as pieces to be joined."""
+    """The next multiple of eight."""
     return length + -length % 8
 
 
 def pad(data: bytes) -> bytes:
-    """The earliest send time, and the differences from it."""
+    """The data with zeros up to a multiple of eight bytes."""
     return data + bytes(-len(data) % 8)

@@ -453,7 +453,7 @@ class Index:
         run.hi = at
         if run.token:
             siblings = self._leases[run.token]
-            siblings.insert(siblings.index(run) + 1, right)
+            siblings.insert(bisect_right(siblings, run.lo, key=_lo_of), right)
             self._changed_tokens.add(run.token)
         self._follow(run, right)
         return right

@@ -17,7 +17,6 @@ from ringdove.errors import (
     OffsetTrimmed,
     QueueFull,
     ReceiptStale,
-    RingdoveError,
     SettingsRefused,
     SettingsStale,
     SubscriptionNotFound,
@@ -247,11 +246,3 @@ def find_time(source: Source, head: int, tail: int, time_ms: int) -> int:
         else:
             tail = max(head, block.base)
     return head
-
-
-def outcome(action: Callable[[], int]) -> int | RingdoveError:
-    """The result of one of several claims, or the reason why it is refused."""
-    try:
-        return action()
-    except RingdoveError as error:
-        return error

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import lmdb
 import msgspec
 
+from ringdove import limits
 from ringdove.errors import StoreCorrupted
 from ringdove.stores.base import Record
 from ringdove.stores.embedded.environment import translated
@@ -89,6 +90,33 @@ def scan(env: Environment, prefix: str, after: str, count_max: int, now_ms: int)
             if record is not None and record.key > after:
                 found.append(record)
     return found
+
+
+def expired(env: Environment, after: str, now_ms: int) -> tuple[list[str], str]:
+    """Keys of expired records among the next few behind `after`, and where to go on ('': done)."""
+    keys: list[str] = []
+    with reading(env) as txn:
+        cursor = txn.cursor(env.db["records"])
+        found = cursor.set_range(after.encode() + b"\0")
+        for _ in range(limits.SWEEP_RECORDS_MAX):
+            if not found:
+                return keys, ""
+            after = bytes(cursor.key()).decode()
+            if live(Record(after, *_decode(cursor.value())), now_ms) is None:
+                keys.append(after)
+            found = cursor.next()
+    return keys, after
+
+
+def forget_edit(env: Environment, keys: list[str], now_ms: int) -> Callable[[Any], None]:
+    """The edit that deletes those of the records that are still expired."""
+
+    def edit(txn: Any) -> None:
+        for key in keys:
+            if _get(txn, env, key, now_ms) is None:
+                txn.delete(key.encode(), db=env.db["records"])
+
+    return edit
 
 
 def _get(txn: Any, env: Environment, key: str, now_ms: int) -> Record | None:

@@ -62,19 +62,25 @@ DAMAGE = (msgspec.MsgspecError, struct.error, ValueError, SettingsRefused)
 
 
 class BlockCache:
-    """Recently appended blocks, for receivers that keep up; the oldest go first."""
+    """Recently appended blocks, for receivers that keep up; the oldest go first.
+
+    Shared by the writers of both durabilities, which change it under its lock; reading needs none.
+    """
 
     def __init__(self, bytes_max: int = limits.BLOCK_CACHE_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._nbytes = 0
         self._blocks: dict[tuple[StripeId, int], Block] = {}
+        self._lock = threading.Lock()
 
     def add(self, stripe: StripeId, block: Block) -> None:
         """Remember a block by its base offset."""
-        self._blocks[stripe, block.base] = block
-        self._nbytes += block.nbytes
-        while self._nbytes > self._bytes_max:
-            self.remove(next(iter(self._blocks)))
+        with self._lock:
+            self._forget((stripe, block.base))
+            self._blocks[stripe, block.base] = block
+            self._nbytes += block.nbytes
+            while self._nbytes > self._bytes_max:
+                self._forget(next(iter(self._blocks)))
 
     def get(self, stripe: StripeId, base: int) -> Block | None:
         """The block that starts exactly at `base`, if it is here."""
@@ -82,6 +88,10 @@ class BlockCache:
 
     def remove(self, key: tuple[StripeId, int]) -> None:
         """Forget a block, if it is here."""
+        with self._lock:
+            self._forget(key)
+
+    def _forget(self, key: tuple[StripeId, int]) -> None:
         block = self._blocks.pop(key, None)
         if block is not None:
             self._nbytes -= block.nbytes

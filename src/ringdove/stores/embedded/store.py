@@ -126,9 +126,10 @@ class EmbeddedStore:
             self._closed = True
         for writer in self._writers.values():
             writer.close()
-            writer.env.close()
         if self._readers is not None:
             self._readers.shutdown()
+        for writer in self._writers.values():
+            writer.env.close()
         self._directory.close(clean=True)
 
     # -- stripes --------------------------------------------------------------------------------
@@ -545,8 +546,9 @@ class EmbeddedStore:
             self._writer(state).touch(state)
 
     def _sweep(self, writer: Writer) -> None:
-        """Apply retention and replay windows to loaded stripes that nobody uses."""
+        """Apply retention and replay windows to stripes that nobody uses; drop expired records."""
         with self._lock:
+            self._visit_unloaded(writer)
             now_ms = self.clock.now_ms()
             for state in self._states.values():
                 if state.env is writer.env and not state.deleted:
@@ -554,6 +556,25 @@ class EmbeddedStore:
                     trim_offset = state.stripe.trim_offset(now_ms)
                     if expired or state.log_head < trim_offset >= state.head_end:
                         writer.dirty.add(state)
+
+        if writer.env.durability == "disk":
+            keys, writer.swept_record = records.expired(writer.env, writer.swept_record, now_ms)
+            if keys:
+                writer.submit(partial(Change, records.forget_edit(writer.env, keys, now_ms), None))
+
+    def _visit_unloaded(self, writer: Writer) -> None:
+        """Load a few stripes in turn, so that retention reaches also those that nobody uses."""
+        key = writer.swept_stripe
+        with writer.env.lmdb.begin() as txn:
+            cursor = txn.cursor(writer.env.db["stripes"])
+            found = cursor.set_range(key)
+            for _ in range(limits.SWEEP_STRIPES_MAX):
+                if not found:
+                    writer.swept_stripe = b""
+                    return
+                self._maybe_state(StripeId.from_key(cursor.key()))
+                writer.swept_stripe = bytes(cursor.key()) + b"\0"
+                found = cursor.next()
 
     async def _off_loop(self, read: Callable[[], T]) -> T:
         """Run a read that may touch the disk: here for a synchronous caller, else in a thread."""

@@ -11,11 +11,16 @@ it, both without the lock, so receivers go on meanwhile. *Publish* makes the new
 answers. Nobody sees a message before it is as durable as promised. If anything fails before
 publishing, nothing has happened: appended blocks were never visible, and collected index changes
 are put back for the next commit.
+
+Ctrl-C may strike the leader anywhere. Operations therefore stay queued until they are answered, and
+a commit stays `_unsettled` until it is published or put back: the next leader finishes either
+before it goes on.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections import deque
@@ -40,13 +45,16 @@ from ringdove.stores.embedded.state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ringdove.clock import Clock
     from ringdove.core.block import Block
     from ringdove.core.index import Index
     from ringdove.core.runs import IndexChanges
     from ringdove.stores.embedded.environment import Directory, Environment
+
+
+_log = logging.getLogger(__name__)
 
 
 class Change:
@@ -117,8 +125,12 @@ class Writer:
         self.graves: list[bytes] = []
         #: Set by the owner: called now and then from the writer thread.
         self.on_sweep: Callable[[], None] = _nothing
+        #: How far the sweep has come among the stripes and records.
+        self.swept_stripe = b""
+        self.swept_record = ""
         self._directory = directory
         self._queue: deque[Operation] = deque()
+        self._unsettled: GroupCommit | None = None
         self._turn = threading.Lock()
         self._wake = threading.Event()
         self._asleep = False
@@ -135,6 +147,9 @@ class Writer:
             pending.fail(ConnectionClosed("The store has been closed."))
         else:
             self._queue.append(make(pending))
+            if self._closed:
+                with self._turn:
+                    self._refuse_queued()
         return pending
 
     def touch(self, state: StripeState) -> None:
@@ -151,21 +166,32 @@ class Writer:
         with self._turn:
             while (self._queue or self.dirty) and self._commit_queue():
                 continue
-            while self._queue:
-                self._queue.popleft().pending.fail(ConnectionClosed("The store has been closed."))
+            self._refuse_queued()
 
-    def paused(self) -> threading.Lock:
-        """The lock that keeps commits away, for replacing the environment."""
-        return self._turn
+    def _refuse_queued(self) -> None:
+        self._drop_answered()
+        while self._queue:
+            self._queue.popleft().pending.fail(ConnectionClosed("The store has been closed."))
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Keep commits away, for replacing the environment."""
+        with self._turn:
+            self._finish_interrupted()
+            yield
 
     # -- leading --------------------------------------------------------------------------------
 
     def _lead(self, pending: Pending[Any]) -> None:
         """Commit for everybody, in the thread of one who waits."""
-        while not pending.done:
-            with self._turn:
-                if not pending.done:
-                    self._commit_queue()
+        try:
+            while not pending.done:
+                with self._turn:
+                    if not pending.done:
+                        self._commit_queue()
+        except BaseException:
+            self._wake.set()  # Others still wait for what this thread had begun.
+            raise
 
     def _loop(self) -> None:
         idle_rounds = 0
@@ -185,29 +211,52 @@ class Writer:
                 idle_rounds += 1
             if time.monotonic() - swept_s > limits.RETENTION_CHECK_MS / 1000:
                 swept_s = time.monotonic()
-                with contextlib.suppress(RingdoveError):
+                try:
                     self.on_sweep()
-                self._directory.hold_reserve()
+                    self._directory.hold_reserve()
+                except Exception:  # noqa: BLE001  the writer must go on
+                    _log.exception("Looking for what may go from %s failed.", self.env.path)
 
     def _commit_queue(self) -> bool:
-        """Take what is queued, up to a limit, and commit it; False when the disk said no."""
+        """Commit what is queued, up to a limit; False when the disk said no."""
+        self._finish_interrupted()
         operations: list[Operation] = []
         nbytes = 0
-        while self._queue and nbytes < limits.COMMIT_BYTES_MAX:
-            operation = self._queue.popleft()
+        while len(operations) < len(self._queue) and nbytes < limits.COMMIT_BYTES_MAX:
+            operation = self._queue[len(operations)]
             operations.append(operation)
             if isinstance(operation, Append):
                 nbytes += operation.nbytes
         if not operations and not self.dirty and not self.graves:
             return True
         error = self._commit(operations)
-        if error is None:
-            return True
+        committed = error is None
         if isinstance(error, StoreFull):
-            return self._commit_without_appends(operations, error)
-        for operation in operations:
-            operation.pending.fail(error)
-        return False
+            committed = self._commit_without_appends(operations, error)
+        elif error is not None:
+            for operation in operations:
+                operation.pending.fail(error)
+        self._drop_answered()
+        return committed
+
+    def _drop_answered(self) -> None:
+        while self._queue and self._queue[0].pending.done:
+            self._queue.popleft()
+
+    def _finish_interrupted(self) -> None:
+        """Publish or put back the commit of a leader that did not come to its end."""
+        commit = self._unsettled
+        if commit is not None:
+            commit.committed = 0 < commit.txn_id <= self.env.lmdb.info()["last_txnid"]
+            self._settle(commit)
+        self._drop_answered()
+
+    def _settle(self, commit: GroupCommit) -> None:
+        if commit.committed:
+            commit.publish()
+        else:
+            commit.put_back()
+        self._unsettled = None
 
     def _commit_without_appends(self, operations: list[Operation], error: StoreFull) -> bool:
         """The disk is full: refuse the appends, and spend the reserve on the rest."""
@@ -227,36 +276,38 @@ class Writer:
         return second is None
 
     def _commit(self, operations: list[Operation]) -> RingdoveError | None:
-        commit = GroupCommit(self, operations)
+        commit = self._unsettled = GroupCommit(self, operations)
+        failure: RingdoveError | None = None
         try:
             txn = self.env.lmdb.begin(write=True, buffers=True)
             try:
                 with self.lock:
                     commit.apply(txn)
                 commit.write(txn)
+                commit.txn_id = txn.id()
                 txn.commit()
             except BaseException:
                 txn.abort()
                 raise
+            commit.committed = True
         except lmdb.Error as error:
-            commit.put_back()
-            return translated(error, self.env.path)
+            failure = translated(error, self.env.path)
         except RingdoveError as error:
-            commit.put_back()
-            return error
+            failure = error
         except Exception as error:  # noqa: BLE001  a leader must answer everybody
-            commit.put_back()
             failure = StoreUnavailable(f"The store in {self.env.path} failed: {error!r}.")
             failure.__cause__ = error
-            return failure
-        commit.publish()
-        return None
+        self._settle(commit)
+        return failure
 
 
 class GroupCommit:
     """One transaction on behalf of many."""
 
     def __init__(self, writer: Writer, operations: list[Operation]) -> None:
+        #: Of the transaction, once it is about to be committed.
+        self.txn_id = 0
+        self.committed = False
         self._writer = writer
         self._db = writer.env.db
         self._operations = operations
@@ -321,6 +372,7 @@ class GroupCommit:
                 stripe = state.stripe
                 stripe.tail = growth.tail
                 stripe.nbytes += growth.nbytes
+                growth.nbytes = 0
                 if growth.trim_offset:
                     state.log_head, state.head_end = growth.head, growth.head_end
                     stripe.head = growth.head
@@ -332,7 +384,8 @@ class GroupCommit:
             if growth.blocks:
                 state.announce()
         for operation, refusal in self._refused:
-            operation.pending.fail(refusal)
+            if not operation.pending.done:
+                operation.pending.fail(refusal)
         for operation in self._operations:
             if not operation.pending.done:
                 operation.pending.resolve(_answer(operation))
@@ -340,9 +393,10 @@ class GroupCommit:
     def put_back(self) -> None:
         """Nothing was written: have the next commit try the index changes again."""
         with self._writer.lock:
-            for change in reversed(self._applied):
-                if change.undo is not None:
-                    change.undo()
+            while self._applied:
+                undo = self._applied.pop().undo
+                if undo is not None:
+                    undo()
             for _, _, index, changes in self._changes:
                 index.put_back(changes)
             self._writer.dirty |= self._touched | {state for state, _, _, _ in self._changes}
