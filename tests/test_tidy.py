@@ -17,11 +17,13 @@ FORBIDDEN_NAMES = {"utils", "helpers", "common", "misc"}
 #: Which packages a package may import, besides itself and the leaves at the top.
 LAYERS = {
     "core": set(),
-    "stores": {"core"},
+    "protocol": {"core"},
+    "stores": {"core", "protocol"},
     "controllers": {"core", "stores"},
-    "client": {"core", "stores", "controllers"},
-    "bench": {"core", "stores", "controllers", "client", "cli"},
-    "cli": {"core", "stores", "controllers", "client", "bench"},
+    "client": {"core", "protocol", "stores", "controllers"},
+    "frontends": {"core", "protocol", "stores", "controllers", "metrics"},
+    "bench": {"core", "protocol", "stores", "controllers", "client", "cli", "server"},
+    "cli": {"core", "stores", "controllers", "client", "bench", "server"},
 }
 LEAVES = {"errors", "limits", "clock", "version", "pending", "config"}
 PURE_FORBIDDEN = {"asyncio", "socket", "lmdb", "redis", "threading", "time", "pathlib"}

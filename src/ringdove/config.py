@@ -1,7 +1,7 @@
-"""Where a process finds its queues: flags, then environment, then a TOML file, then the default.
+"""How a process is told what to do: flags, then environment, then a TOML file, then the default.
 
 The same names everywhere: `--url`, RINGDOVE_URL and `url = "..."` in `ringdove.toml` of the working
-directory or of ~/.config/ringdove/.
+directory or of ~/.config/ringdove/; those of a server in its table [serve].
 """
 
 from __future__ import annotations
@@ -9,9 +9,14 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from ringdove.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from ringdove.server import ServerConfig
 
 #: Where data goes when nobody says otherwise.
 DATA_DEFAULT = "./ringdove-data"
@@ -29,6 +34,25 @@ def find_url(url: str | None, data: str | os.PathLike[str] | None) -> str:
         if source.get("data"):
             return f"file:{source['data']}"
     return f"file:{DATA_DEFAULT}"
+
+
+def server_config(flags: dict[str, Any]) -> ServerConfig:
+    """What a server is told, from the flags given and from the surroundings."""
+    from ringdove.server import ServerConfig  # noqa: PLC0415  heavy, and only servers need it
+
+    names = [field.name for field in msgspec.structs.fields(ServerConfig)]
+    environment = {
+        name: value
+        for name in names
+        if name != "data" and (value := os.environ.get(f"RINGDOVE_{name.upper()}"))
+    }
+    chosen = {key: value for key, value in flags.items() if value is not None}
+    try:
+        return msgspec.convert(
+            {**_file().get("serve", {}), **environment, **chosen}, ServerConfig, strict=False
+        )
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"The server's configuration cannot be used: {error}.") from error
 
 
 def _environment() -> dict[str, Any]:

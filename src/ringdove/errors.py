@@ -67,7 +67,7 @@ class SubscriptionExists(ClientError):
 
 
 class SubscriptionBusy(ClientError):
-    """The subscription is streamed from by somebody else, or leased from and not streamed."""
+    """The subscription is streamed from, or was received from and cannot be streamed."""
 
     code = "subscription_busy"
 
@@ -99,6 +99,12 @@ class SequenceRefused(ClientError):
         super().__init__(message)
         #: The sequence number that the stripe expects next.
         self.expected = expected
+
+
+class FenceStale(ClientError):
+    """Somebody else has claimed the subscription since; the reader must begin again."""
+
+    code = "fence_stale"
 
 
 class OffsetTrimmed(ClientError):
@@ -135,6 +141,12 @@ class FatalClientError(RingdoveError):
     """The request is such that the connection cannot go on."""
 
     code = "fatal_client_error"
+
+
+class NotAuthorized(FatalClientError):
+    """The caller is not who it must be."""
+
+    code = "not_authorized"
 
 
 class RemoteProtocolError(RingdoveError):

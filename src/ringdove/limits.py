@@ -93,6 +93,11 @@ STRIPES_LOADED_MAX = 10_000
 #: Bytes of appends in one commit; a larger pile is split over several commits.
 COMMIT_BYTES_MAX = 64 * 1024 * 1024
 
+#: A server commits on its event loop while commits take less than this and are smaller; otherwise
+#: a thread does, which costs two switches and keeps receivers going meanwhile.
+INLINE_COMMIT_S_MAX = 0.001
+INLINE_COMMIT_BYTES_MAX = 256 * 1024
+
 #: Milliseconds after which leases reach the disk when no other commit takes them along. A lease
 #: need not survive a crash, so it never pays for a sync of its own.
 LEASE_FLUSH_MS = 200
@@ -119,3 +124,41 @@ DURATION_MS_MAX = 10 * 366 * 24 * 3600 * 1000
 
 #: Bytes of one record.
 RECORD_BYTES_MAX = 1024 * 1024
+
+#: Bytes of one frame of the native protocol after its header: a block of the largest size and what
+#: goes with it; and before the peer has introduced itself.
+FRAME_BYTES_MAX = BLOCK_BYTES_MAX + 4 * 1024 * 1024
+FRAME_BYTES_MAX_BEFORE_HELLO = 16 * 1024
+
+#: Seconds for HELLO and for any frame to arrive whole, once begun; and of silence, after which the
+#: other side is taken for dead.
+HELLO_S_MAX = 10
+FRAME_S_MAX = 60
+IDLE_S_MAX = 90
+
+#: Requests of one connection that wait for their answers, and the bytes in them: beyond, the server
+#: stops reading from it.
+REQUESTS_IN_FLIGHT_MAX = 1_024
+REQUESTS_BYTES_MAX = 64 * 1024 * 1024
+
+#: Bytes written and not taken by the other side: beyond the first, no more is begun for it; beyond
+#: the second it is dropped.
+WRITE_BUFFER_BYTES = 4 * 1024 * 1024
+WRITE_BUFFER_BYTES_MAX = 256 * 1024 * 1024
+
+#: Connections of one server.
+CONNECTIONS_MAX = 100_000
+
+#: Seconds that a closing server gives requests to finish.
+DRAIN_S_MAX = 10
+
+#: A send of at most so many messages and bytes may share a block with others (E-Ctrl).
+JOIN_MESSAGES_MAX = 100
+JOIN_BYTES_MAX = 64 * 1024
+
+#: Bytes of blocks that a stream may send ahead of its acknowledgements.
+STREAM_WINDOW_BYTES_MAX = 256 * 1024 * 1024
+STREAM_WINDOW_BYTES = 16 * 1024 * 1024
+
+#: How long the claim of a stream outlives its reader's last sign of life, in milliseconds.
+STREAM_LEASE_MS = 30_000

@@ -5,12 +5,17 @@ caller needs no event loop and no second thread: `run` drives the coroutine by h
 waits for a `Pending`, blocks the calling thread on it. The blocked thread may even do the work
 itself: a store gives its pendings a `lead` function, through which a waiting caller becomes the one
 who commits for everybody (the classic leader of a group commit).
+
+A server has a third way: a `Runner` drives thousands of such coroutines on its event loop without
+a task and a future for each, begins each of them at once, and takes up together those that one
+commit has answered.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -29,7 +34,8 @@ class Pending(Generic[T]):
     """A result that another thread will deliver, once. Await it, or block on it.
 
     `lead`, when given, is called by a blocked thread instead of waiting and returns when the result
-    is there. `kick`, when given, is called when a coroutine of an event loop starts to wait.
+    is there. `kick`, when given, is called when a coroutine of an event loop starts to wait; it is
+    told whether it may do short work itself, in that thread.
     """
 
     __slots__ = ("_callbacks", "_error", "_kick", "_lead", "_value", "done")
@@ -37,7 +43,7 @@ class Pending(Generic[T]):
     def __init__(
         self,
         lead: Callable[[Pending[Any]], None] | None = None,
-        kick: Callable[[], None] | None = None,
+        kick: Callable[[bool], None] | None = None,
     ) -> None:
         self.done = False
         self._lead = lead
@@ -66,10 +72,10 @@ class Pending(Generic[T]):
         """The error, if that is what was delivered."""
         return self._error
 
-    def start(self) -> None:
-        """Have the work begun although nobody waits yet."""
+    def start(self, *, inline: bool = False) -> None:
+        """Have the work begun although nobody waits yet; `inline`: here, if it is short."""
         if self._kick is not None and not self.done:
-            self._kick()
+            self._kick(inline)
 
     def when_done(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, from the delivering thread, or at once when already done."""
@@ -144,8 +150,16 @@ def on_event_loop() -> bool:
     return asyncio._get_running_loop() is not None  # noqa: SLF001  documented for frameworks
 
 
+class _ByHand(threading.local):
+    #: Whether a `Runner` is driving the coroutine that runs in this thread.
+    driving = False
+
+
+_by_hand = _ByHand()
+
+
 def _wait(pending: Pending[Any], timeout_s: float | None) -> Generator[Any, Any, None]:
-    loop = asyncio._get_running_loop()  # noqa: SLF001
+    loop = None if _by_hand.driving else asyncio._get_running_loop()  # noqa: SLF001
     if loop is None:
         yield pending, timeout_s
         return
@@ -157,6 +171,9 @@ def _wait(pending: Pending[Any], timeout_s: float | None) -> Generator[Any, Any,
             future.set_result(None)
 
     def delivered() -> None:
+        if asyncio._get_running_loop() is loop:  # noqa: SLF001
+            settle()
+            return
         try:
             loop.call_soon_threadsafe(settle)
         except RuntimeError:  # The loop was closed while the store finished the work.
@@ -243,3 +260,127 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
                 step = coroutine.send(None)
     except StopIteration as stop:
         return cast("T", stop.value)
+
+
+class Runner:
+    """Drives coroutines that wait for nothing but pendings, on one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._ready: deque[Driven] = deque()
+        self._scheduled = False
+        self._unbegun: list[Pending[Any]] = []
+
+    def begin(self, pending: Pending[Any]) -> None:
+        """Have a pending's work begun, after everything that has arrived by now: as one."""
+        if not self._unbegun:
+            self.loop.call_soon(self._begin_all)
+        self._unbegun.append(pending)
+
+    def _begin_all(self) -> None:
+        pendings, self._unbegun = self._unbegun, []
+        for pending in pendings:
+            if not pending.done:
+                pending.start(inline=True)
+
+    def spawn(
+        self,
+        coroutine: Coroutine[Any, Any, Any],
+        on_done: Callable[[Any, BaseException | None], None],
+    ) -> Driven:
+        """Begin a coroutine now; `on_done` gets its result or error, perhaps before the return."""
+        driven = Driven(self, coroutine, on_done)
+        driven.step()
+        return driven
+
+    def wake(self, driven: Driven) -> None:
+        """Go on with a coroutine soon; from any thread."""
+        self._ready.append(driven)
+        if not self._scheduled:
+            self._scheduled = True
+            try:
+                if asyncio._get_running_loop() is self.loop:  # noqa: SLF001
+                    self.loop.call_soon(self._go_on)
+                else:
+                    self.loop.call_soon_threadsafe(self._go_on)
+            except RuntimeError:  # The loop was closed: nobody is left to answer.
+                return
+
+    def _go_on(self) -> None:
+        self._scheduled = False
+        for _ in range(len(self._ready)):
+            self._ready.popleft().step()
+
+
+class Driven:
+    """A coroutine in a runner's hands."""
+
+    __slots__ = ("_coroutine", "_due", "_on_done", "_pending", "_runner", "_timer", "over")
+
+    def __init__(
+        self,
+        runner: Runner,
+        coroutine: Coroutine[Any, Any, Any],
+        on_done: Callable[[Any, BaseException | None], None],
+    ) -> None:
+        self._runner = runner
+        self._coroutine = coroutine
+        self._on_done = on_done
+        self._pending: Pending[Any] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        #: Whether the time to wait for `_pending` is up.
+        self._due = False
+        self.over = False
+
+    def step(self) -> None:
+        """Go on until the next wait, or the end."""
+        if self.over or (self._pending is not None and not self._pending.done and not self._due):
+            return
+        self._detach()
+        _by_hand.driving = True
+        try:
+            pending, timeout_s = self._coroutine.send(None)
+        except StopIteration as stop:
+            self._finish(stop.value, None)
+            return
+        except BaseException as error:  # noqa: BLE001  delivered to whoever asked
+            self._finish(None, error)
+            return
+        finally:
+            _by_hand.driving = False
+        self._pending = pending
+        self._runner.begin(pending)
+        if timeout_s is not None:
+            self._timer = self._runner.loop.call_later(max(0.0, timeout_s), self._time_up)
+        pending.when_done(self._woken)
+
+    def cancel(self) -> None:
+        """End the coroutine where it waits; `on_done` is not called."""
+        if not self.over:
+            self.over = True
+            self._detach()
+            _by_hand.driving = True
+            try:
+                self._coroutine.close()
+            finally:
+                _by_hand.driving = False
+
+    def _woken(self) -> None:
+        self._runner.wake(self)
+
+    def _time_up(self) -> None:
+        self._due = True
+        self.step()
+
+    def _detach(self) -> None:
+        if self._pending is not None:
+            self._pending.forget(self._woken)
+            self._pending = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._due = False
+
+    def _finish(self, value: Any, error: BaseException | None) -> None:
+        self.over = True
+        self._on_done(value, error)

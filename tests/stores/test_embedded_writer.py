@@ -360,7 +360,7 @@ def test_expired_records_leave_the_disk(driver: Driver) -> None:
     run(store.put("long", b"2"))
     driver.clock.sleep_ms(10)
     writer = store._writers["disk"]
-    store._sweep(writer)
+    writer.on_sweep()
     run(store.put("later", b"3"))
     with writer.env.lmdb.begin(db=writer.env.db["records"]) as txn:
         assert sorted(key for key, _ in txn.cursor()) == [b"later", b"long"]
@@ -374,7 +374,7 @@ def test_retention_reaches_queues_that_nobody_uses(tmp_path: Path) -> None:
     clock.sleep_ms(1000)
     driver.store = store = EmbeddedStore(tmp_path, clock)
     writer = store._writers["disk"]
-    store._sweep(writer)
+    writer.on_sweep()
     run(store.put("any", b""))  # Waits for a commit, which takes the sweep's finds along.
     with writer.env.lmdb.begin(db=writer.env.db["log"]) as txn:
         assert txn.stat(writer.env.db["log"])["entries"] == 0

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Group, Parameter
 
-from ringdove.cli import bench, care, dead, demo, messages, queues, session
+from ringdove.cli import bench, care, dead, demo, messages, queues, serve, session
 from ringdove.config import find_url
 from ringdove.version import __version__
 
@@ -35,7 +35,7 @@ app.command(bench.app)
 for command in (
     messages.send, messages.receive, messages.peek, messages.replay,
     messages.ack, messages.release, messages.extend,
-    care.stats, care.fsck, care.backup, care.compact, demo.demo,
+    care.stats, care.fsck, care.backup, care.compact, demo.demo, serve.serve,
 ):  # fmt: skip
     app.command(command)
 
@@ -62,7 +62,7 @@ def launch(
     data
         Data directory; short for --url file:DIRECTORY. By default ./ringdove-data.
     url
-        Where the queues are, for example file:./data.
+        Where the queues are, for example file:./data or ringdove://127.0.0.1:7117.
     """
     session.url.set(find_url(None if data is not None and url is None else url, data))
     return app(tokens, exit_on_error=False, print_error=True, result_action="return_value")

@@ -15,11 +15,12 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
 from ringdove import limits
-from ringdove.client.backend import Backend, open_backend
+from ringdove.client.backend import Backend, make_backend
 from ringdove.client.delivery import BaseBatch, BaseMessage, Chunk, chunks_of
 from ringdove.client.joining import Joiner, ProducerOptions
 from ringdove.client.leases import LeaseKeeper
 from ringdove.client.outgoing import Body, NewMessage, Text, as_bytes, columns
+from ringdove.client.reading import Reading
 from ringdove.controllers.dequeue import raise_refusals
 from ringdove.core.receipt import Receipt
 from ringdove.core.settings import check_name
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from ringdove.controllers.broker import QueueStats
     from ringdove.controllers.catalog import QueueInfo
-    from ringdove.controllers.enqueue import Outgoing, Sent, SentBatch
+    from ringdove.controllers.sending import Outgoing, Sent, SentBatch
     from ringdove.core.attributes import Attributes
     from ringdove.core.block import Block
     from ringdove.core.settings import QueueSettings
@@ -115,7 +116,9 @@ class Connection:
     async def open(self) -> Self:
         """Open the connection; `async with` and `await` do it too."""
         if self._backend is None:
-            self._backend = open_backend(self.url, **self._options)
+            backend = make_backend(self.url, **self._options)
+            await backend.open()
+            self._backend = backend
         return self
 
     async def close(self) -> None:
@@ -255,6 +258,10 @@ class Queue:
         """Lease up to `max` messages, waiting `wait` seconds (None: for ever) for the first."""
         received = await self.backend.receive(self.name, subscription, max, wait, lease_ms)
         return Batch(self, chunks_of(self, received))
+
+    def stream(self, subscription: str = DEFAULT_SUBSCRIPTION, **options: Any) -> Stream:
+        """The messages of a subscription in order, for one reader at a time; see Stream."""
+        return Stream(self, subscription, **options)
 
     def consumer(self, **options: Any) -> Consumer:
         """An endless iterator over messages; see Consumer."""
@@ -481,6 +488,52 @@ class Consumer:
             receipts = self._keeper.held()
             if receipts:
                 await self._queue.backend.extend(receipts, lease_ms)
+
+
+class Stream(Reading):
+    """Batches in order, from the subscription's position or one that you keep (reading.py).
+
+        async with queue.stream("billing") as stream:
+            async for batch in stream:
+                await apply(batch)
+
+    A batch is acknowledged when the loop asks for the next; with `ack="manual"`, by `stream.ack`.
+    Nobody else may stream or receive from the subscription meanwhile. The loop ends when nothing
+    came for `wait` seconds; by default it never does.
+    """
+
+    def __init__(self, queue: Queue, subscription: str, **options: Any) -> None:
+        super().__init__(subscription, **options)
+        self._queue = queue
+
+    async def __aenter__(self) -> Self:
+        await self.open(self._queue.backend, self._queue.name)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def __aiter__(self) -> AsyncGenerator[Batch]:
+        while batch := await self.next_batch():
+            yield batch
+            if self.auto:
+                await self.acknowledge(batch)
+
+    async def next_batch(self) -> Batch:
+        """The next batch; an empty one when the wait is over."""
+        streamed = await self.next()
+        if streamed is None:
+            return Batch(self._queue, [])
+        return Batch(self._queue, [_read_chunk(self._queue, streamed.stripe, streamed.block)])
+
+    async def ack(self, batch: Batch) -> None:
+        """Mark a batch done, and everything before it on its stripe."""
+        await self.acknowledge(batch)
 
 
 def _read_chunk(queue: Queue, stripe: StripeId, block: Block) -> Chunk:

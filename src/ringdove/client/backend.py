@@ -1,9 +1,10 @@
 """What serves a client's requests, chosen by URL.
 
-    file:PATH     the queues in a data directory, in this process
-    memory:       queues that vanish with the connection; for tests
+    file:PATH               the queues in a data directory, in this process
+    memory:                 queues that vanish with the connection; for tests
+    ringdove://HOST:PORT    a server's; address.py has the other forms
 
-A server and a fabric will be further backends behind the same protocol.
+A fabric will be a further backend behind the same protocol.
 """
 
 from __future__ import annotations
@@ -12,28 +13,44 @@ import difflib
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
+from ringdove.client import address
 from ringdove.controllers.broker import Broker
 from ringdove.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ringdove.clock import Clock
     from ringdove.controllers.broker import QueueStats
     from ringdove.controllers.catalog import QueueInfo
     from ringdove.controllers.dequeue import Received
-    from ringdove.controllers.enqueue import Outgoing, SentBatch
+    from ringdove.controllers.sending import Outgoing, SentBatch
+    from ringdove.controllers.streaming import StreamedBlock
     from ringdove.core.block import Block
     from ringdove.core.receipt import Receipt
     from ringdove.errors import ClientError
     from ringdove.stores.base import Start, StripeId
 
-_SCHEMES = ("file", "memory")
+_SCHEMES = ("file", "memory", *address.SCHEMES)
+
+
+class StreamSource(Protocol):
+    """A claim on a subscription and its blocks in order; `controllers.streaming.BlockStream`."""
+
+    @property
+    def fence(self) -> int: ...
+    @property
+    def cursors(self) -> dict[StripeId, int]: ...
+    async def next(self, wait_s: float | None = None) -> StreamedBlock | None: ...
+    async def acknowledge(self, stripe: StripeId, offset: int) -> None: ...
+    def rewind(self, stripe: StripeId, offset: int) -> None: ...
+    async def close(self) -> None: ...
 
 
 class Backend(Protocol):
     """Every request a client can make; `controllers.broker.Broker` documents each."""
 
+    async def open(self) -> None: ...
     async def close(self) -> None: ...
     async def create_queue(self, name: str, settings: dict[str, Any]) -> QueueInfo: ...
     async def get_queue(self, name: str) -> QueueInfo: ...
@@ -68,17 +85,31 @@ class Backend(Protocol):
         max: int | None,
         on_progress: Callable[[int], None] | None = None,
     ) -> int: ...
+    async def stream(
+        self,
+        queue: str,
+        subscription: str,
+        owner: bytes,
+        positions: Mapping[StripeId, int],
+        lease_ms: int,
+    ) -> StreamSource: ...
     async def read(
         self, stripe: StripeId, offset: int, messages_max: int, *, skip_trimmed: bool = True
     ) -> list[Block]: ...
     async def position(self, stripe: StripeId, start: Start) -> int: ...
 
 
-def open_backend(url: str, *, clock: Clock | None = None) -> Backend:
-    """The backend for a URL, opened."""
+def make_backend(url: str, *, clock: Clock | None = None, **options: Any) -> Backend:
+    """The backend for a URL; a server's is to be opened."""
     scheme, separator, path = url.partition(":")
     if not separator:
         raise InvalidArgument(f"{url!r} is no URL: write 'file:{url}' for a data directory.")
+    if scheme in address.SCHEMES:
+        from ringdove.client.remote import RemoteBackend  # noqa: PLC0415
+
+        return RemoteBackend(url, clock=clock, **options)
+    if options:
+        raise InvalidArgument(f"{scheme}: takes no option {', '.join(options)}.")
     if scheme == "memory":
         from ringdove.stores.memory import MemoryStore  # noqa: PLC0415  only what is used
 
@@ -94,5 +125,6 @@ def open_backend(url: str, *, clock: Clock | None = None) -> Backend:
     near = difflib.get_close_matches(scheme, _SCHEMES, n=1)
     hint = f" Did you mean '{near[0]}:'?" if near else ""
     raise InvalidArgument(
-        f"{url!r}: this version connects to 'file:DIRECTORY' and 'memory:' only.{hint}"
+        f"{url!r}: this version connects to 'file:DIRECTORY', 'memory:' and "
+        f"'ringdove://HOST:PORT'.{hint}"
     )

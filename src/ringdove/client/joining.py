@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from ringdove import limits
 from ringdove.client.outgoing import Text, as_bytes
-from ringdove.controllers.enqueue import Outgoing, Sequencer
+from ringdove.controllers.sending import Outgoing, Sequencer
 from ringdove.errors import InvalidArgument
 from ringdove.pending import Pending
 
 if TYPE_CHECKING:
-    from ringdove.controllers.enqueue import SentBatch
+    from ringdove.controllers.sending import SentBatch
     from ringdove.core.attributes import Attributes
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringdove.controllers.enqueue import Outgoing
+from ringdove.controllers.sending import Outgoing
 from ringdove.errors import InvalidArgument
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ringdove.client.outgoing import Body, NewMessage, Text
     from ringdove.controllers.broker import QueueStats
     from ringdove.controllers.catalog import QueueInfo
-    from ringdove.controllers.enqueue import Outgoing, Sent, SentBatch
+    from ringdove.controllers.sending import Outgoing, Sent, SentBatch
     from ringdove.core.attributes import Attributes
     from ringdove.core.settings import QueueSettings
     from ringdove.pending import Started
@@ -229,6 +229,10 @@ class Queue:
         return Batch(
             run(self._twin.receive(max, wait, subscription=subscription, lease_ms=lease_ms))
         )
+
+    def stream(self, subscription: str = DEFAULT_SUBSCRIPTION, **options: Any) -> Stream:
+        """The messages of a subscription in order, for one reader at a time; see Stream."""
+        return Stream(self._twin.stream(subscription, **options))
 
     def consumer(self, **options: Any) -> Consumer:
         """An endless iterator over messages; see Consumer."""
@@ -471,9 +475,63 @@ class Consumer:
                 run(self._queue.backend.extend(receipts, lease_ms))
 
 
+class Stream:
+    """Batches in order, from the subscription's position or one that you keep (reading.py).
+
+        with queue.stream("billing") as stream:
+            for batch in stream:
+                apply(batch)
+
+    A batch is acknowledged when the loop asks for the next; with `ack="manual"`, by `stream.ack`.
+    Nobody else may stream or receive from the subscription meanwhile. The loop ends when nothing
+    came for `wait` seconds; by default it never does.
+    """
+
+    def __init__(self, twin: aio.Stream) -> None:
+        self._twin = twin
+
+    @property
+    def fence(self) -> int:
+        """Larger than that of every reader before."""
+        return self._twin.fence
+
+    @property
+    def position(self) -> bytes:
+        """Where a stream must begin to get everything after what was handed out so far."""
+        return self._twin.position
+
+    def __enter__(self) -> Self:
+        run(self._twin.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        run(self._twin.close())
+
+    def __iter__(self) -> Generator[Batch]:
+        while batch := Batch(run(self._twin.next_batch())):
+            yield batch
+            if self._twin.auto:
+                self.ack(batch)
+
+    def ack(self, batch: Batch) -> None:
+        """Mark a batch done, and everything before it on its stripe."""
+        run(self._twin.acknowledge(batch))
+
+    def refuse(self, batch: Batch) -> None:
+        """Have a batch again, and everything after it on its stripe."""
+        self._twin.refuse(batch)
+
+
 def connect(url: str = "file:./ringdove-data", **options: Any) -> Connection:
-    """Connect to the queues at `url`: 'file:DIRECTORY' or 'memory:'."""
+    """Connect to the queues at `url`: 'file:DIRECTORY', 'ringdove://HOST:PORT' or 'memory:'."""
     return Connection(url, **options)
 
 
-__all__ = ["Batch", "Chunk", "Connection", "Consumer", "Message", "Producer", "Queue", "connect"]
+__all__ = [
+    "Batch", "Chunk", "Connection", "Consumer", "Message", "Producer", "Queue", "Stream", "connect",
+]  # fmt: skip

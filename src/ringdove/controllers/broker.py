@@ -12,14 +12,17 @@ from ringdove import limits
 from ringdove.controllers.catalog import Catalog, QueueInfo
 from ringdove.controllers.deadletter import DeadLetters
 from ringdove.controllers.dequeue import Dequeuer, Received
-from ringdove.controllers.enqueue import Enqueuer, Outgoing, SentBatch
+from ringdove.controllers.enqueue import Enqueuer, check_parcel
+from ringdove.controllers.sending import Outgoing, Sender, SentBatch
+from ringdove.controllers.streaming import BlockStream
 from ringdove.core.settings import QueueSettings
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
 from ringdove.errors import InvalidArgument, OffsetTrimmed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from ringdove.controllers.sending import Delivered, Parcel
     from ringdove.core.block import Block
     from ringdove.core.receipt import Receipt
     from ringdove.errors import ClientError
@@ -42,15 +45,36 @@ class QueueStats(NamedTuple):
         return self.subscriptions.get(subscription, (0, 0, 0))[0]
 
 
+def total_stats(name: str, stripes: dict[StripeId, StripeStats]) -> QueueStats:
+    """The state of a queue from that of its stripes."""
+    totals: dict[str, tuple[int, int, int]] = {}
+    for stats in stripes.values():
+        for sub in stats.subscriptions:
+            waiting, leased, delayed = totals.get(sub.name, (0, 0, 0))
+            totals[sub.name] = (waiting + sub.waiting, leased + sub.leased, delayed + sub.delayed)
+    return QueueStats(
+        name,
+        sum(stats.tail - stats.head for stats in stripes.values()),
+        sum(stats.nbytes for stats in stripes.values()),
+        min((s.oldest_ms for s in stripes.values() if s.oldest_ms), default=0),
+        totals,
+        stripes,
+    )
+
+
 class Broker:
     """Controllers over one store."""
 
     def __init__(self, store: Store, seed: int | None = None) -> None:
         self.store = store
         self._catalog = Catalog(store)
-        self._enqueuer = Enqueuer(store, self._catalog)
-        self._dequeuer = Dequeuer(store, self._catalog, seed)
-        self._dead = DeadLetters(self._catalog, self._enqueuer, self._dequeuer)
+        self.enqueuer = Enqueuer(store, self._catalog)
+        self.dequeuer = Dequeuer(store, self._catalog, seed)
+        self._sender = Sender(self._catalog, self.enqueuer.deliver, store.clock.now_ms)
+        self._dead = DeadLetters(self._catalog, self._sender, self.dequeuer)
+
+    async def open(self) -> None:
+        """Nothing to do: the store is open."""
 
     async def close(self) -> None:
         """Close the store."""
@@ -86,24 +110,7 @@ class Broker:
     async def queue_stats(self, name: str) -> QueueStats:
         """The state of a queue."""
         info = await self._catalog.get(name)
-        stripes = {stripe: await self.store.stats(stripe) for stripe in info.stripes()}
-        totals: dict[str, tuple[int, int, int]] = {}
-        for stats in stripes.values():
-            for sub in stats.subscriptions:
-                waiting, leased, delayed = totals.get(sub.name, (0, 0, 0))
-                totals[sub.name] = (
-                    waiting + sub.waiting,
-                    leased + sub.leased,
-                    delayed + sub.delayed,
-                )
-        return QueueStats(
-            name,
-            sum(stats.tail - stats.head for stats in stripes.values()),
-            sum(stats.nbytes for stats in stripes.values()),
-            min((s.oldest_ms for s in stripes.values() if s.oldest_ms), default=0),
-            totals,
-            stripes,
-        )
+        return total_stats(name, {s: await self.store.stats(s) for s in info.stripes()})
 
     # -- subscriptions --------------------------------------------------------------------------
 
@@ -125,7 +132,12 @@ class Broker:
 
     async def send(self, queue: str, outgoing: Outgoing) -> SentBatch:
         """Store messages."""
-        return await self._enqueuer.send(queue, outgoing)
+        return await self._sender.send(queue, outgoing)
+
+    async def deliver(self, queue: str, version: int, parcel: Parcel) -> Delivered:
+        """Store messages that their sender has packed already, perhaps elsewhere."""
+        check_parcel(await self._catalog.get(queue), parcel)
+        return await self.enqueuer.deliver(queue, version, parcel)
 
     async def receive(
         self,
@@ -136,21 +148,21 @@ class Broker:
         lease_ms: int | None,
     ) -> list[Received]:
         """Lease messages."""
-        return await self._dequeuer.receive(queue, subscription, max, wait_s, lease_ms)
+        return await self.dequeuer.receive(queue, subscription, max, wait_s, lease_ms)
 
     async def acknowledge(self, receipts: Sequence[Receipt]) -> list[int | ClientError]:
         """Mark messages done."""
-        return await self._dequeuer.acknowledge(receipts)
+        return await self.dequeuer.acknowledge(receipts)
 
     async def extend(self, receipts: Sequence[Receipt], lease_ms: int) -> list[int | ClientError]:
         """Keep messages leased."""
-        return await self._dequeuer.extend(receipts, lease_ms)
+        return await self.dequeuer.extend(receipts, lease_ms)
 
     async def release(
         self, receipts: Sequence[Receipt], delay_ms: int | None
     ) -> list[int | ClientError]:
         """Give messages back."""
-        return await self._dequeuer.release(receipts, delay_ms)
+        return await self.dequeuer.release(receipts, delay_ms)
 
     async def bury(self, queue: str, receipt: Receipt, blocks: list[Block], reason: str) -> None:
         """Move leased messages to the dead-letter queue."""
@@ -165,6 +177,20 @@ class Broker:
     ) -> int:
         """Send dead letters back."""
         return await self._dead.redrive(queue, target, max, on_progress)
+
+    async def stream(
+        self,
+        queue: str,
+        subscription: str,
+        owner: bytes,
+        positions: Mapping[StripeId, int],
+        lease_ms: int,
+    ) -> BlockStream:
+        """Claim a subscription for ordered streaming."""
+        info = await self._catalog.get(queue)
+        stream = BlockStream(self.store, info, subscription, owner, lease_ms)
+        await stream.open(positions)
+        return stream
 
     # -- reading by offset ----------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringdove.controllers.dequeue import Dequeuer, Received, raise_refusals
-from ringdove.controllers.enqueue import Enqueuer, Outgoing
+from ringdove.controllers.sending import Outgoing, Sender
 from ringdove.errors import InvalidArgument, QueueNotFound
 from ringdove.stores.base import StripeId
 
@@ -35,9 +35,9 @@ _REDRIVE_STEP = 1_000
 class DeadLetters:
     """Moves messages to dead-letter queues and back."""
 
-    def __init__(self, catalog: Catalog, enqueuer: Enqueuer, dequeuer: Dequeuer) -> None:
+    def __init__(self, catalog: Catalog, sender: Sender, dequeuer: Dequeuer) -> None:
         self._catalog = catalog
-        self._enqueuer = enqueuer
+        self._sender = sender
         self._dequeuer = dequeuer
         dequeuer.on_dead = self._received_too_often
 
@@ -62,7 +62,7 @@ class DeadLetters:
         target = info.settings.dead_letter
         if target is None:
             return
-        now_ms = self._enqueuer.now_ms()
+        now_ms = self._sender.now_ms()
         extra = {SOURCE: info.name, REASON: reason, f"{PREFIX}at_ms": now_ms}
 
         def explain(own: Attributes) -> Attributes:
@@ -120,7 +120,7 @@ class DeadLetters:
     ) -> None:
         stripe = StripeId(receipt.queue, receipt.number, receipt.level)
         origin = stripe.key() + receipt.epoch.to_bytes(4, "big")
-        await self._enqueuer.send(
+        await self._sender.send(
             queue,
             Outgoing(
                 bodies=block.bodies(),

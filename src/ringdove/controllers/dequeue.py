@@ -1,18 +1,23 @@
 """The dequeue controller (D-Ctrl): visit stripes, hand out leases, hold while there is nothing.
 
-A receive visits the stripes in turn, higher priorities first, until it has what it wants. When it
-finds nothing and may wait, it is parked until a stripe announces an arrival or the next lease or
-delay comes due: no polling, no timers in the store.
+A receive visits stripes, higher priorities first, until it has what it wants; what it does when it
+finds nothing is the queue's `dequeue` method, a pure machine (core/dequeue.py) that this module
+feeds with what really happens. Receivers that wait are in a lobby (lobby.py); nothing polls, and
+there are no timers in the store.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringdove import limits
 from ringdove.controllers.catalog import Catalog, QueueInfo, with_fresh_settings
-from ringdove.core.policy import SpreadGauge, TokenBucket, level_order
+from ringdove.controllers.lobby import Guest, Lobby
+from ringdove.controllers.pace import Pace
+from ringdove.core.dequeue import Answer, Look, Try, make_call
+from ringdove.core.policy import level_order
 from ringdove.core.receipt import Receipt
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
 from ringdove.errors import InvalidArgument, RingdoveError
@@ -20,10 +25,10 @@ from ringdove.pending import Pending
 from ringdove.stores.base import Claim, Delivered, Store, StripeId
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
+    from ringdove.clock import Clock
     from ringdove.errors import ClientError
-    from ringdove.stores.base import Delivery
 
 
 class Received(NamedTuple):
@@ -36,6 +41,10 @@ class Received(NamedTuple):
     delivered: Delivered
 
 
+#: Moves runs that were received too often to the dead-letter queue.
+OnDead = Callable[[QueueInfo, "list[Received]"], Awaitable[None]]
+
+
 class Dequeuer:
     """Receives and settles messages of queues of a store."""
 
@@ -44,12 +53,19 @@ class Dequeuer:
         self._catalog = catalog
         self._random = random.Random(seed)
         self._turn = 0
-        self._gauges: dict[tuple[int, str], SpreadGauge] = {}
-        self._buckets: dict[tuple[int, str], TokenBucket] = {}
-        self._busy: dict[tuple[int, str], int] = {}
+        self._pace = Pace(store.clock)
+        self._lobbies: dict[tuple[int, str], Lobby] = {}
+        self._counters: dict[tuple[int, str], tuple[int, dict[StripeId, int]]] = {}
+        #: Visits that found something and that found nothing, messages handed out, receivers held
+        #: now, and rounds of reading counters: the figures of T4.
+        self.hits = 0
+        self.misses = 0
+        self.delivered = 0
+        self.parked = 0
+        self.looks = 0
         #: Takes runs that were received too often; set by the owner, who knows the way to the
         #: dead-letter queue.
-        self.on_dead: Callable[[QueueInfo, list[Received]], Awaitable[None]] | None = None
+        self.on_dead: OnDead | None = None
 
     async def receive(
         self,
@@ -81,60 +97,98 @@ class Dequeuer:
         deadline_ms: int | None,
         lease_ms: int | None,
     ) -> list[Received]:
+        """Let the queue's method (core/dequeue.py) decide, and do what it says."""
+        clock = self._store.clock
+        order = self._order(info)
+        visit = _Visit(self._store, self._pace, info, subscription, want, lease_ms)
+        visit.on_dead = self.on_dead
+        call = make_call(info.settings, want, len(order), deadline_ms)
+        lobby: Lobby | None = None
+        guest: Guest | None = None
+        watches = self._watches(info)
+        action = call.start(clock.now_ms())
+        try:
+            while not isinstance(action, Answer):
+                if isinstance(action, Try):
+                    stripe = order[action.stripe]
+                    found, due_ms = await visit.lease(stripe)
+                    self._count(info, subscription, stripe, found)
+                    action = call.tried(found, clock.now_ms(), due_ms)
+                elif isinstance(action, Look):
+                    depths = await self._depths(info, subscription, order)
+                    action = call.looked(depths, clock.now_ms())
+                else:
+                    self.parked += 1
+                    try:
+                        if not action.watch:
+                            await _pause(clock, action.until_ms)
+                        else:
+                            if guest is None or lobby is None:
+                                lobby = self._lobby(info, subscription)
+                                guest = lobby.enter()
+                            await lobby.wait(guest, watches, action.until_ms, action.due_ms)
+                    finally:
+                        self.parked -= 1
+                    watches = self._watches(info)
+                    order = self._order(info)
+                    action = call.woken(clock.now_ms())
+        finally:
+            if lobby is not None and guest is not None:
+                lobby.leave(guest)
+        if call.found:
+            self._pass_on(info, subscription, visit.due_ms)
+        self._pace.learn(info, subscription, found=call.found > 0)
+        return visit.found
+
+    def _watches(self, info: QueueInfo) -> list[Pending[None]]:
+        return [self._store.watch(stripe) for stripe in info.stripes()]
+
+    def _lobby(self, info: QueueInfo, subscription: str) -> Lobby:
         key = (info.id, subscription)
-        while True:
-            watches = [self._store.watch(stripe) for stripe in info.stripes()]
-            granted, due_ms = self._admit(info, subscription, want)
-            if granted:
-                self._busy[key] = self._busy.get(key, 0) + 1
-                try:
-                    found, due_ms = await self._visit(info, subscription, granted, lease_ms)
-                finally:
-                    self._busy[key] -= 1
-                self._return_unused(info, subscription, granted - _count(found))
-                if found:
-                    return found
-            now_ms = self._store.clock.now_ms()
-            ends_ms = [ms for ms in (deadline_ms, due_ms) if ms is not None]
-            if deadline_ms is not None and deadline_ms <= now_ms:
-                return []
-            timeout_s = (min(ends_ms) - now_ms) / 1000 if ends_ms else None
-            if timeout_s is None or timeout_s > 0:
-                await _any_of(watches, timeout_s)
+        lobby = self._lobbies.get(key)
+        if lobby is None:
+            for empty in [k for k, known in self._lobbies.items() if not len(known)]:
+                self._lobbies.pop(empty, None)
+            lobby = Lobby(self._store.clock, lambda: self._watches(info))
+            lobby = self._lobbies.setdefault(key, lobby)
+        return lobby
 
-    async def _visit(
-        self, info: QueueInfo, subscription: str, want: int, lease_ms: int | None
-    ) -> tuple[list[Received], int | None]:
-        """Visit stripes until `want` messages are found; answers also when to look again."""
-        found: list[Received] = []
-        dues: list[int] = []
-        spread = self._spread(info, subscription)
-        lease_ms = lease_ms or info.settings.lease_ms
-        for stripe in self._order(info):
-            more = True
-            while more and want > 0:
-                delivery = await self._store.lease(
-                    stripe, subscription, want, lease_ms, spread, info.version
+    def _pass_on(self, info: QueueInfo, subscription: str, due_ms: int | None) -> None:
+        """Tell those who wait what a successful visit has left for them."""
+        lobby = self._lobbies.get((info.id, subscription))
+        if lobby is None or due_ms is None:
+            return
+        if due_ms <= self._store.clock.now_ms():
+            lobby.call_next()
+        else:
+            lobby.note_due(due_ms)
+
+    async def _depths(self, info: QueueInfo, subscription: str, order: list[StripeId]) -> list[int]:
+        """How many messages each stripe has, read at most once per period for all receivers."""
+        now_ms = self._store.clock.now_ms()
+        key = (info.id, subscription)
+        read_ms, depths = self._counters.get(key, (0, {}))
+        if now_ms - read_ms >= info.settings.dequeue_pause_ms:
+            depths = {}
+            self._counters[key] = (now_ms, depths)
+            for stripe in info.stripes():
+                stats = await self._store.stats(stripe)
+                depths[stripe] = sum(
+                    s.waiting for s in stats.subscriptions if s.name == subscription
                 )
-                if delivery.dead:
-                    await self._bury(info, subscription, stripe, delivery)
-                for delivered in delivery.runs:
-                    found.append(_received(stripe, delivery.epoch, subscription, delivered))
-                    want -= delivered.run.hi - delivered.run.lo
-                more = delivery.more or bool(delivery.dead)
-                if delivery.due_ms is not None:
-                    dues.append(delivery.due_ms)
-            if want <= 0:
-                break
-        self._learn(info, subscription, found=bool(found))
-        return found, min(dues, default=None)
+            self.looks += 1
+        return [depths.get(stripe, 0) for stripe in order]
 
-    async def _bury(
-        self, info: QueueInfo, subscription: str, stripe: StripeId, delivery: Delivery
-    ) -> None:
-        dead = [_received(stripe, delivery.epoch, subscription, run) for run in delivery.dead]
-        if self.on_dead is not None:
-            await self.on_dead(info, dead)
+    def _count(self, info: QueueInfo, subscription: str, stripe: StripeId, found: int) -> None:
+        if found:
+            self.hits += 1
+            self.delivered += found
+        else:
+            self.misses += 1
+        counters = self._counters.get((info.id, subscription))
+        if counters is not None and stripe in counters[1]:
+            left = counters[1][stripe] - found
+            counters[1][stripe] = max(0, left) if found else 0
 
     def _order(self, info: QueueInfo) -> list[StripeId]:
         """The stripes in the order in which this receive visits them."""
@@ -197,43 +251,65 @@ class Dequeuer:
                 answers[position] = answer
         return answers
 
-    # -- pace and spread ------------------------------------------------------------------------
 
-    def _admit(self, info: QueueInfo, subscription: str, want: int) -> tuple[int, int | None]:
-        """How many messages the subscription's rate allows now, and when it allows more."""
-        rate = info.settings.receive_rate_max
-        if rate is None:
-            return want, None
-        now_ms = self._store.clock.now_ms()
-        key = (info.id, subscription)
-        bucket = self._buckets.get(key)
-        if bucket is None or bucket.rate_per_s != rate:
-            bucket = self._buckets[key] = TokenBucket(rate, now_ms)
-        granted = bucket.take(want, now_ms)
-        return granted, None if granted else bucket.next_ms(now_ms)
+class _Visit:
+    """What one receive leases, stripe by stripe."""
 
-    def _return_unused(self, info: QueueInfo, subscription: str, count: int) -> None:
-        bucket = self._buckets.get((info.id, subscription))
-        if bucket is not None and count > 0:
-            bucket.give_back(count)
+    def __init__(
+        self,
+        store: Store,
+        pace: Pace,
+        info: QueueInfo,
+        subscription: str,
+        want: int,
+        lease_ms: int | None,
+    ) -> None:
+        self.found: list[Received] = []
+        #: When the stripe visited last has more.
+        self.due_ms: int | None = None
+        self.on_dead: OnDead | None = None
+        self._store = store
+        self._pace = pace
+        self._info = info
+        self._subscription = subscription
+        self._left = want
+        self._lease_ms = lease_ms or info.settings.lease_ms
 
-    def _spread(self, info: QueueInfo, subscription: str) -> int:
-        spread = info.settings.spread
-        if spread == "infinite":
-            return limits.SPREAD_MAX
-        if spread == "auto":
-            return self._gauges.setdefault((info.id, subscription), SpreadGauge()).spread
-        return spread
+    async def lease(self, stripe: StripeId) -> tuple[int, int | None]:
+        """Lease what is still wanted from one stripe; how many, and when it has more."""
+        info, subscription = self._info, self._subscription
+        granted, self.due_ms = self._pace.admit(info, subscription, self._left)
+        if not granted:
+            return 0, self.due_ms
+        self._pace.begin(info, subscription)
+        try:
+            count = await self._lease(stripe, granted)
+        finally:
+            self._pace.end(info, subscription)
+        self._left -= count
+        self._pace.give_back(info, subscription, granted - count)
+        return count, self.due_ms
 
-    def _learn(self, info: QueueInfo, subscription: str, *, found: bool) -> None:
-        """Teach an automatic spread: receivers at work at the same time, or an empty visit."""
-        gauge = self._gauges.get((info.id, subscription))
-        if gauge is None:
-            return
-        if not found or self._busy.get((info.id, subscription), 0) > 1:
-            gauge.collided()
-        else:
-            gauge.succeeded()
+    async def _lease(self, stripe: StripeId, want: int) -> int:
+        info, subscription = self._info, self._subscription
+        spread = self._pace.spread(info, subscription)
+        count = 0
+        more = True
+        while more and count < want:
+            delivery = await self._store.lease(
+                stripe, subscription, want - count, self._lease_ms, spread, info.version
+            )
+            if delivery.dead and self.on_dead is not None:
+                dead = [
+                    _received(stripe, delivery.epoch, subscription, run) for run in delivery.dead
+                ]
+                await self.on_dead(info, dead)
+            for delivered in delivery.runs:
+                self.found.append(_received(stripe, delivery.epoch, subscription, delivered))
+                count += delivered.run.hi - delivered.run.lo
+            more = delivery.more or bool(delivery.dead)
+            self.due_ms = delivery.due_ms
+        return count
 
 
 def raise_refusals(answers: Iterable[int | RingdoveError]) -> int:
@@ -246,31 +322,12 @@ def raise_refusals(answers: Iterable[int | RingdoveError]) -> int:
     return total
 
 
-async def _any_of(watches: list[Pending[None]], timeout_s: float | None) -> None:
-    """Wait until one of the watches is done, or the time is up."""
-    if len(watches) == 1:
-        await watches[0].until(timeout_s)
-        return
-    either: Pending[None] = Pending()
-
-    def done() -> None:
-        if not either.done:
-            either.resolve(None)
-
-    for watch in watches:
-        watch.when_done(done)
-    try:
-        await either.until(timeout_s)
-    finally:
-        for watch in watches:
-            watch.forget(done)
+async def _pause(clock: Clock, until_ms: int | None) -> None:
+    never: Pending[None] = Pending()
+    await never.until(None if until_ms is None else (until_ms - clock.now_ms()) / 1000)
 
 
 def _received(stripe: StripeId, epoch: int, subscription: str, delivered: Delivered) -> Received:
     run = delivered.run
     receipt = Receipt(*stripe, epoch, run.token, run.lo, run.hi, subscription)
     return Received(receipt, run.until_ms, run.receives, run.first_ms, delivered)
-
-
-def _count(found: list[Received]) -> int:
-    return sum(received.receipt.hi - received.receipt.lo for received in found)

@@ -1,379 +1,244 @@
-"""The enqueue controller (E-Ctrl): admit, build blocks, choose the stripe, append.
+"""The enqueue controller (E-Ctrl): check parcels, choose the stripe, join, append (T2.1, T3.1).
 
-Messages of one call become one block per stripe, so a call costs one commit however many they are.
-
-    order loose            the stripes in turn
-    order key              the key's hash; so a key's messages stay on one stripe
-    order strict           the one stripe
-    delivery exactly-once  without keys: the producer's hash; so a retry, through whichever
-                           controller, meets its first attempt
+A controller keeps nothing that matters. Small sends that arrive for a stripe while an append to it
+is under way are joined into one block, which goes in the next commit: thousands of devices that
+send one message each cost the store a few blocks per commit. Where repetition is judged, segments
+stay apart, and still share the commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+import threading
+from typing import TYPE_CHECKING, Any
 
 from ringdove import limits
-from ringdove.controllers.catalog import Catalog, QueueInfo, with_fresh_settings
-from ringdove.core.attributes import Attributes, are_plain
+from ringdove.controllers.sending import ANY_STRIPE, Delivered, Parcel
 from ringdove.core.block import Block, key_hash
-from ringdove.core.dedup import PRODUCER_BYTES_MAX, Appended, Segment
+from ringdove.core.dedup import Appended, Segment
 from ringdove.errors import (
     InvalidArgument,
-    LocalProtocolError,
     MessageTooLarge,
+    QueueNotFound,
     RingdoveError,
-    SequenceRefused,
+    SettingsStale,
 )
+from ringdove.pending import Pending
 from ringdove.stores.base import Store, StripeId
 
 if TYPE_CHECKING:
-    from ringdove.core.columns import Buffer
-
-
-class Sequencer:
-    """A producer's identity and its place in its sequence on each stripe."""
-
-    __slots__ = ("_next", "_start", "id")
-
-    def __init__(self, producer_id: bytes, start: int = 0) -> None:
-        if not 0 < len(producer_id) <= PRODUCER_BYTES_MAX:
-            raise InvalidArgument(f"A producer's name has 1 to {PRODUCER_BYTES_MAX} bytes.")
-        self.id = producer_id
-        self._start = start
-        self._next: dict[int, int] = {}
-
-    def take(self, stripe_number: int, count: int) -> int:
-        """The sequence number of the first of `count` messages for a stripe."""
-        first = self._next.get(stripe_number, self._start)
-        self._next[stripe_number] = first + count
-        return first
-
-
-class Outgoing(NamedTuple):
-    """Messages of one send, column by column; every column given has one entry per body."""
-
-    bodies: Sequence[Buffer]
-    keys: Sequence[bytes] | None = None
-    attributes: Sequence[Attributes | None] | None = None
-    #: Message ids: one that the queue has seen within `dedup_ms` is not stored again.
-    ids: Sequence[bytes | None] | None = None
-    priority: int = 0
-    #: Wait before delivery; None for the queue's own.
-    delay_ms: int | None = None
-    compression: str = "none"
-    #: Send times to keep, when messages are moved rather than new.
-    sent_ms: Sequence[int] | None = None
-    #: Who sends, for exactly-once queues; and, filled by the first attempt, the sequence number on
-    #: each stripe, so that a second attempt repeats the first.
-    producer: Sequencer | None = None
-    sequences: dict[int, int] | None = None
-
-
-class Sent(NamedTuple):
-    """Where one message is."""
-
-    stripe: StripeId
-    offset: int
-    #: The queue had it already; nothing was stored.
-    duplicate: bool = False
-
-
-class SentBatch(Sequence[Sent]):
-    """Where the messages of one send are, in their order; costs nothing until it is looked at."""
-
-    __slots__ = ("_count", "_found", "_parts")
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._parts: list[tuple[Sequence[int], StripeId, Appended]] = []
-        self._found: list[Sent] | None = None
-
-    def add(self, positions: Sequence[int], stripe: StripeId, answer: Appended) -> None:
-        """Note that the messages at `positions` are at consecutive offsets of a stripe."""
-        self._parts.append((positions, stripe, answer))
-
-    @property
-    def duplicates(self) -> int:
-        """How many messages the queue had already."""
-        return sum(len(positions) for positions, _, answer in self._parts if answer.duplicate)
-
-    def _all(self) -> list[Sent]:
-        if self._found is None:
-            found = {}
-            for positions, stripe, (base, duplicate) in self._parts:
-                for step, position in enumerate(positions):
-                    offset = base + step if base >= 0 else -1
-                    found[position] = Sent(stripe, offset, duplicate)
-            self._found = [found[position] for position in range(self._count)]
-        return self._found
-
-    @overload
-    def __getitem__(self, index: int) -> Sent: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Sent]: ...
-    def __getitem__(self, index: int | slice) -> Sent | list[Sent]:
-        return self._all()[index]
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __repr__(self) -> str:
-        return f"SentBatch({self._count} messages, {self.duplicates} duplicates)"
+    from ringdove.controllers.catalog import Catalog, QueueInfo
 
 
 class Enqueuer:
-    """Sends messages to queues of a store."""
+    """Stores parcels on the stripes of queues."""
 
     def __init__(self, store: Store, catalog: Catalog) -> None:
         self._store = store
         self._catalog = catalog
         self._turn = 0
+        #: By stripe with an append under way: small blocks that wait for it to end.
+        self._gathered: dict[StripeId, list[_Single]] = {}
+        self._lock = threading.Lock()
+        #: Blocks that went to the store, and those of them that were joined from several sends.
+        self.blocks = 0
+        self.joined = 0
 
-    def now_ms(self) -> int:
-        """The store's time."""
-        return self._store.clock.now_ms()
+    async def deliver(self, queue: str, version: int, parcel: Parcel) -> Delivered:
+        """Store a parcel made for the queue's settings of that version; else SettingsStale."""
+        info = await self._catalog.get(queue)
+        if info.version != version:
+            info = await self._fresh(queue, version)
+        stripe = self._choose(info, parcel)
+        segments = self._deferred(info, parcel)
+        try:
+            return stripe, await self._append(info, stripe, segments)
+        except (SettingsStale, QueueNotFound):
+            info = await self._fresh(queue, version)
+            await self._catalog.finish_change(info)
+            return stripe, await self._append(info, stripe, segments)
 
-    async def send(self, queue: str, outgoing: Outgoing) -> SentBatch:
-        """Store the messages; when this returns they are as durable as the queue promises."""
-        if not outgoing.bodies:
-            return SentBatch(0)
+    async def _fresh(self, queue: str, version: int) -> QueueInfo:
+        """The queue as it is recorded now, which must be as the sender believes."""
+        self._catalog.forget(queue)
+        info = await self._catalog.get(queue)
+        if info.version != version:
+            raise SettingsStale(
+                f"The settings of queue {queue!r} have version {info.version}, not {version}: "
+                "read them again."
+            )
+        return info
 
-        if outgoing.producer is not None and outgoing.sequences is None:
-            outgoing = outgoing._replace(sequences={})
+    def _choose(self, info: QueueInfo, parcel: Parcel) -> StripeId:
+        number = parcel.number
+        if number == ANY_STRIPE:
+            self._turn += 1
+            number = self._turn % info.settings.stripes
+        return StripeId(info.id, number, parcel.level)
 
-        async def action(info: QueueInfo) -> SentBatch:
-            return await self._send(info, outgoing)
-
-        sent: SentBatch = await with_fresh_settings(self._catalog, queue, action)
-        return sent
-
-    async def _send(self, info: QueueInfo, outgoing: Outgoing) -> SentBatch:
-        admit(info, outgoing)
-        if not info.settings.exactly_once:
-            outgoing = outgoing._replace(producer=None)
-        if outgoing.ids is not None:
-            return await self._send_with_ids(info, outgoing)
-        sent = SentBatch(len(outgoing.bodies))
-        for stripe, positions in self._place(info, outgoing).items():
-            part = outgoing if positions is None else _pick(outgoing, positions)
-            await self._append(info, stripe, part, positions or range(len(sent)), sent)
-        return sent
+    def _deferred(self, info: QueueInfo, parcel: Parcel) -> list[Segment]:
+        delay_ms = info.settings.delay_ms if parcel.delay_ms is None else parcel.delay_ms
+        if not delay_ms:
+            return parcel.segments
+        until_ms = self._store.clock.now_ms() + delay_ms
+        return [s._replace(block=s.block.defer(until_ms)) for s in parcel.segments]
 
     async def _append(
-        self,
-        info: QueueInfo,
-        stripe: StripeId,
-        part: Outgoing,
-        positions: Sequence[int],
-        sent: SentBatch,
-    ) -> None:
-        """Append messages for one stripe, in as few blocks as the limits allow."""
-        producer, sequence = _claim(part, stripe)
-        segments = [
-            Segment(block, producer, sequence + first, block.count)
-            for first, block in self.blocks(info, part)
-        ]
-        first = 0
-        answers = await self._store.append(stripe, segments, info.version)
-        for segment, answer in zip(segments, answers, strict=True):
-            mine = positions[first : first + segment.block.count]
-            first += segment.block.count
-            if isinstance(answer, SequenceRefused):
-                await self._append_rest(info, stripe, segment, answer, mine, sent)
-            elif isinstance(answer, RingdoveError):
-                raise answer
-            else:
-                sent.add(mine, stripe, answer)
+        self, info: QueueInfo, stripe: StripeId, segments: list[Segment]
+    ) -> list[Appended | Any]:
+        if len(segments) == 1 and _joinable(segments[0]):
+            return [await self._append_single(info, stripe, segments[0].block)]
+        self.blocks += len(segments)
+        return await self._store.append(stripe, segments, info.version)
 
-    async def _append_rest(
-        self,
-        info: QueueInfo,
-        stripe: StripeId,
-        segment: Segment,
-        refusal: SequenceRefused,
-        positions: Sequence[int],
-        sent: SentBatch,
-    ) -> None:
-        """A producer that started over cut its blocks elsewhere: append only what is new."""
-        known = refusal.expected - segment.sequence
-        if not 0 < known < segment.block.count:
-            raise refusal
-        rest = segment._replace(
-            block=segment.block.slice(known, segment.block.count),
-            sequence=refusal.expected,
-            span=segment.block.count - known,
-        )
-        answer = (await self._store.append(stripe, [rest], info.version))[0]
+    async def _append_single(self, info: QueueInfo, stripe: StripeId, block: Block) -> Appended:
+        """Append a small block, together with others if an append is under way.
+
+        Whoever finds none under way goes alone. The others wait; when that append has ended, the
+        first of them takes all that came meanwhile.
+        """
+        mine = _Single(block, info.version)
+        with self._lock:
+            gathered = self._gathered.get(stripe)
+            if gathered is None:
+                self._gathered[stripe] = []
+            else:
+                gathered.append(mine)
+        batch = [mine]
+        if gathered is not None:
+            answer = await mine.turn
+            if answer is not None:
+                return answer
+            batch = self._take(stripe, mine)
+        try:
+            base = await self._append_batch(stripe, batch)
+        except BaseException as error:
+            failure = error if isinstance(error, RingdoveError) else None
+            for single in batch:
+                if single is not mine:
+                    # One whose leader was interrupted goes again by itself.
+                    single.turn.fail(failure) if failure else single.turn.resolve(None)
+            raise
+        finally:
+            self._hand_over(stripe)
+        for single in batch:
+            if single is not mine:
+                single.turn.resolve(Appended(base))
+            else:
+                own = base
+            base += single.block.count
+        return Appended(own)
+
+    async def _append_batch(self, stripe: StripeId, batch: list[_Single]) -> int:
+        block = Block.join([single.block for single in batch])
+        self.blocks += 1
+        self.joined += len(batch) > 1
+        [answer] = await self._store.append(stripe, [Segment(block)], batch[0].version)
         if isinstance(answer, RingdoveError):
             raise answer
-        sent.add(positions[:known], stripe, Appended(-1, duplicate=True))
-        sent.add(positions[known:], stripe, answer)
+        return answer.base
 
-    async def _send_with_ids(self, info: QueueInfo, outgoing: Outgoing) -> SentBatch:
-        """Messages with ids are judged one by one, in one commit per stripe."""
-        assert outgoing.ids is not None
-        groups: dict[StripeId, list[int]] = {}
-        for position, message_id in enumerate(outgoing.ids):
-            key = outgoing.keys[position] if outgoing.keys else b""
-            home = key_hash(key if info.settings.order == "key" else message_id or b"")
-            number = home % info.settings.stripes
-            groups.setdefault(StripeId(info.id, number, outgoing.priority), []).append(position)
-        sent = SentBatch(len(outgoing.bodies))
-        for stripe, positions in groups.items():
-            segments = []
-            for position in positions:
-                [(_, block)] = self.blocks(info, _pick(outgoing, [position]))
-                segments.append(Segment(block, message_id=outgoing.ids[position] or None))
-            answers = await self._store.append(stripe, segments, info.version)
-            for position, answer in zip(positions, answers, strict=True):
-                if isinstance(answer, RingdoveError):
-                    raise answer
-                sent.add([position], stripe, answer)
-        return sent
+    def _take(self, stripe: StripeId, mine: _Single) -> list[_Single]:
+        """What may go in one block with `mine`; the rest waits for the next."""
+        batch: list[_Single] = []
+        count = nbytes = 0
+        with self._lock:
+            gathered = self._gathered.get(stripe, [])
+            if mine not in gathered:
+                return [mine]
+            for single in gathered:
+                count += single.block.count
+                nbytes += single.block.nbytes
+                if batch and (
+                    count > limits.BLOCK_MESSAGES_TARGET
+                    or nbytes > limits.BLOCK_BYTES_TARGET
+                    or single.version != batch[0].version
+                ):
+                    break
+                batch.append(single)
+            del gathered[: len(batch)]
+        return batch
 
-    def _place(self, info: QueueInfo, outgoing: Outgoing) -> dict[StripeId, list[int] | None]:
-        """Which messages go to which stripe; None means all of them."""
-        settings = info.settings
-        if settings.stripes == 1:
-            return {StripeId(info.id, 0, outgoing.priority): None}
-        if settings.order == "key":
-            assert outgoing.keys is not None
-            placed: dict[StripeId, list[int] | None] = {}
-            for position, key in enumerate(outgoing.keys):
-                stripe = StripeId(info.id, key_hash(key) % settings.stripes, 0)
-                positions = placed.setdefault(stripe, [])
-                assert positions is not None
-                positions.append(position)
-            return placed
-        if outgoing.producer is not None:
-            number = key_hash(outgoing.producer.id) % settings.stripes
-        else:
-            self._turn += 1
-            number = self._turn % settings.stripes
-        return {StripeId(info.id, number, outgoing.priority): None}
-
-    def blocks(self, info: QueueInfo, outgoing: Outgoing) -> list[tuple[int, Block]]:
-        """The messages as blocks, each with the position of its first message."""
-        now_ms = self._store.clock.now_ms()
-        delay_ms = info.settings.delay_ms if outgoing.delay_ms is None else outgoing.delay_ms
-        not_before_ms = now_ms + delay_ms if delay_ms else 0
-        count = len(outgoing.bodies)
-        lengths = list(map(len, outgoing.bodies))
-        blocks = []
-        first = 0
-        while first < count:
-            last = _block_end(lengths, first)
-            part = outgoing if (first, last) == (0, count) else _pick(outgoing, range(first, last))
-            block = Block.build(
-                part.bodies,
-                sent_ms=now_ms if part.sent_ms is None else part.sent_ms,
-                keys=part.keys,
-                attributes=part.attributes,
-                not_before_ms=not_before_ms,
-                priority=outgoing.priority,
-                compression=outgoing.compression,
-            )
-            blocks.append((first, block))
-            first = last
-        return blocks
+    def _hand_over(self, stripe: StripeId) -> None:
+        with self._lock:
+            gathered = self._gathered.get(stripe)
+            if not gathered:
+                self._gathered.pop(stripe, None)
+                return
+            leader = gathered[0]
+        if not leader.turn.done:
+            leader.turn.resolve(None)
 
 
-def _claim(part: Outgoing, stripe: StripeId) -> tuple[bytes | None, int]:
-    """Producer and first sequence number of messages for a stripe, the same at every attempt."""
-    if part.producer is None:
-        return None, 0
-    sequences = part.sequences if part.sequences is not None else {}
-    if stripe.number not in sequences:
-        sequences[stripe.number] = part.producer.take(stripe.number, len(part.bodies))
-    return part.producer.id, sequences[stripe.number]
+class _Single:
+    """A small block that waits for company; `turn` is its answer, or None when it must lead."""
+
+    __slots__ = ("block", "turn", "version")
+
+    def __init__(self, block: Block, version: int) -> None:
+        self.block = block
+        self.version = version
+        self.turn: Pending[Appended | None] = Pending()
 
 
-def admit(info: QueueInfo, outgoing: Outgoing) -> None:
-    """Refuse what the queue does not take, before anything is stored."""
+def _joinable(segment: Segment) -> bool:
+    block = segment.block
+    return (
+        segment.producer is None
+        and segment.message_id is None
+        and block.count <= limits.JOIN_MESSAGES_MAX
+        and block.nbytes <= limits.JOIN_BYTES_MAX
+        and not block.not_before_ms
+        and not block.codec
+    )
+
+
+def check_parcel(info: QueueInfo, parcel: Parcel) -> None:
+    """Refuse a parcel from elsewhere that the queue does not take, before anything is stored."""
     settings = info.settings
-    longest = max(map(len, outgoing.bodies))
-    if longest > settings.body_bytes_max:
-        raise MessageTooLarge(
-            f"A body of {longest} bytes exceeds body_bytes_max of queue {info.name!r}, "
-            f"which is {settings.body_bytes_max}."
-        )
-    if not 0 <= outgoing.priority <= settings.priority:
+    if not 0 <= parcel.level <= settings.priority:
         raise InvalidArgument(
-            f"Queue {info.name!r} takes priorities 0 to {settings.priority}, not "
-            f"{outgoing.priority}; raise its setting 'priority' for more."
+            f"Queue {info.name!r} takes priorities 0 to {settings.priority}, not {parcel.level}; "
+            "raise its setting 'priority' for more."
         )
-    if settings.order == "key" and (outgoing.keys is None or not all(outgoing.keys)):
-        raise InvalidArgument(
-            f"Queue {info.name!r} keeps messages in order by key: every message needs a key."
-        )
-    if settings.ordered and outgoing.delay_ms is not None:
+    if not ANY_STRIPE <= parcel.number < settings.stripes:
+        raise InvalidArgument(f"Queue {info.name!r} has no stripe {parcel.number}.")
+    if settings.ordered and parcel.delay_ms is not None:
         raise InvalidArgument(
             f"Queue {info.name!r} keeps order, so single messages cannot be delayed; "
             "set delay_ms on the queue instead."
         )
-    if outgoing.delay_ms is not None and not 0 <= outgoing.delay_ms < settings.retention_ms:
-        raise InvalidArgument(
-            f"delay_ms is {outgoing.delay_ms}; it must be 0 or more and below the queue's "
-            f"retention_ms of {settings.retention_ms}."
+    if parcel.delay_ms is not None and not 0 <= parcel.delay_ms < settings.retention_ms:
+        raise InvalidArgument(f"delay_ms is {parcel.delay_ms}; it must be below retention_ms.")
+    for segment in parcel.segments:
+        _check_segment(info, parcel.number, parcel.level, segment)
+
+
+def _check_segment(info: QueueInfo, number: int, level: int, segment: Segment) -> None:
+    settings, block = info.settings, segment.block
+    if block.priority != level or block.not_before_ms:
+        raise InvalidArgument("A block's priority differs from its parcel's, or it is delayed.")
+    if (
+        block.raw_bytes > settings.body_bytes_max
+        and block.body_bytes_longest() > settings.body_bytes_max
+    ):
+        raise MessageTooLarge(
+            f"A body of {block.body_bytes_longest()} bytes exceeds body_bytes_max of queue "
+            f"{info.name!r}, which is {settings.body_bytes_max}."
         )
-    _admit_columns(outgoing)
-
-
-def _admit_columns(outgoing: Outgoing) -> None:
-    if outgoing.keys is not None and max(map(len, outgoing.keys)) > limits.KEY_BYTES_MAX:
-        raise MessageTooLarge(f"A key has at most {limits.KEY_BYTES_MAX} bytes.")
-    for attributes in outgoing.attributes or ():
-        if attributes:
-            _admit_attributes(attributes)
-    for message_id in outgoing.ids or ():
-        if message_id is not None and not 0 < len(message_id) <= limits.MESSAGE_ID_BYTES_MAX:
+    if segment.message_id is not None and block.count != 1:
+        raise InvalidArgument("A message id names one message; its block must hold one.")
+    if segment.producer is not None and segment.span != block.count:
+        raise InvalidArgument("A segment uses up as many sequence numbers as it has messages.")
+    if settings.order == "key":
+        homes = {value % settings.stripes if value else None for value in block.key_hashes()}
+        if homes != {number}:
             raise InvalidArgument(
-                f"A message id has 1 to {limits.MESSAGE_ID_BYTES_MAX} bytes, not {len(message_id)}."
+                f"Queue {info.name!r} keeps messages in order by key: every message needs a key, "
+                "and its stripe is given by the key's hash."
             )
-
-
-def _admit_attributes(attributes: Attributes) -> None:
-    if len(attributes) > limits.ATTRIBUTES_MAX:
-        raise MessageTooLarge(f"A message has at most {limits.ATTRIBUTES_MAX} attributes.")
-    for name, value in attributes.items():
-        if not are_plain({name: value}):
-            raise InvalidArgument(
-                f"Attribute {name!r} is of type {type(value).__name__}: names are text; values are "
-                "text, numbers, booleans, bytes, None, or flat lists of these."
-            )
-
-
-def _block_end(lengths: list[int], first: int) -> int:
-    """How far a block that starts at `first` may reach."""
-    last = min(len(lengths), first + limits.BLOCK_MESSAGES_MAX)
-    if sum(lengths[first:last]) <= _BODIES_BYTES_MAX:
-        return last
-    nbytes = 0
-    for position in range(first, last):
-        nbytes += lengths[position]
-        if nbytes > _BODIES_BYTES_MAX:
-            if position == first:
-                raise LocalProtocolError(f"A body of {nbytes} bytes fits in no block.")
-            return position
-    return last
-
-
-#: Bytes of bodies in one block of a send; leaves room for keys and attributes.
-_BODIES_BYTES_MAX = limits.BLOCK_BYTES_MAX // 2
-
-
-def _pick(outgoing: Outgoing, positions: Sequence[int]) -> Outgoing:
-    """The messages at some positions."""
-
-    def column(values: Sequence[Any] | None) -> list[Any] | None:
-        return None if values is None else [values[position] for position in positions]
-
-    return outgoing._replace(
-        bodies=column(outgoing.bodies) or [],
-        keys=column(outgoing.keys),
-        attributes=column(outgoing.attributes),
-        sent_ms=column(outgoing.sent_ms),
-        ids=None,
-    )
+    elif (
+        settings.exactly_once
+        and segment.producer is not None
+        and number != key_hash(segment.producer) % settings.stripes
+    ):
+        raise InvalidArgument("The stripe of a producer is given by its name's hash.")

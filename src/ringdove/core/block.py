@@ -110,7 +110,7 @@ class Block:
         self._payload = payload
         self._buffer = buffer
         #: A buffer with room for the header before the payload, for the first stamp to use.
-        self._scratch: bytearray | None = None
+        self._scratch: bytearray | memoryview | None = None
         self._columns: list[Column] | None = None
         self.count = count
         self.flags = flags
@@ -176,6 +176,23 @@ class Block:
         )
 
     @classmethod
+    def join(cls, blocks: Sequence[Block]) -> Block:
+        """One block with the messages of several that have one priority and no delay."""
+        if len(blocks) == 1:
+            return blocks[0]
+        keyed = any(block.keyed for block in blocks)
+        attributed = any(block.flags & FLAG_ATTRIBUTES for block in blocks)
+        return cls.build(
+            [body for block in blocks for body in block.bodies()],
+            sent_ms=[ms for block in blocks for ms in block.sent_times_ms()],
+            keys=[key for block in blocks for key in block.keys(0)] if keyed else None,
+            attributes=(
+                [own for block in blocks for own in block.attributes()] if attributed else None
+            ),
+            priority=blocks[0].priority,
+        )
+
+    @classmethod
     def _assemble(
         cls,
         fixed: list[bytes],
@@ -219,11 +236,12 @@ class Block:
         return block
 
     @classmethod
-    def decode(cls, buffer: Buffer, *, trusted: bool = False) -> Block:
+    def decode(cls, buffer: Buffer, *, trusted: bool = False, owned: bool = False) -> Block:
         """Read a block from exactly `buffer`, checking both checksums.
 
         Unless `trusted` (our own store wrote it), the structure is checked too, so that no later
-        access can fail. Raises RemoteProtocolError, and nothing else, for bytes that are no block.
+        access can fail. With `owned`, nobody else uses the buffer and the block may be stamped in
+        place. Raises RemoteProtocolError, and nothing else, for bytes that are no block.
         """
         if len(buffer) < HEADER_BYTES:
             raise RemoteProtocolError(
@@ -253,6 +271,8 @@ class Block:
             payload, count, flags, codec, priority, base, sent_ms, stored_ms, not_before_ms,
             checksum, raw_bytes, buffer,
         )  # fmt: skip
+        if owned and not isinstance(buffer, bytes):
+            block._scratch = buffer
         if not trusted:
             block.validate()
         return block
@@ -303,6 +323,7 @@ class Block:
         )  # fmt: skip
         scratch, self._scratch = self._scratch, None
         if scratch is not None:
+            self._buffer = None
             scratch[:HEADER_BYTES] = block._header()
             block._buffer = scratch
         return block
@@ -348,7 +369,12 @@ class Block:
     def buffer(self) -> Buffer:
         """The block as bytes, ready for disk or wire; not to be changed."""
         if self._buffer is None:
-            self._buffer = b"".join((self._header(), self._payload))
+            scratch, self._scratch = self._scratch, None
+            if scratch is not None:
+                scratch[:HEADER_BYTES] = self._header()
+                self._buffer = scratch
+            else:
+                self._buffer = b"".join((self._header(), self._payload))
         return self._buffer
 
     def _header(self) -> bytes:

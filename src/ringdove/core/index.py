@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from random import Random
 
-    from ringdove.core.runs import Source
+    from ringdove.core.runs import Hold, Source
     from ringdove.core.settings import QueueSettings
 
 
@@ -77,6 +77,9 @@ class Index:
         self._holes: deque[tuple[int, int]] = deque()
         self._changed_tokens: set[int] = set()
         self._scan_due_ms: int | None = None
+        #: How often the subscription was claimed for streaming, and by whom now (core/stripe.py).
+        self.fence = 0
+        self.held: Hold | None = None
 
     # -- the four verbs -------------------------------------------------------------------------
 
@@ -219,6 +222,11 @@ class Index:
         if self._scan_due_ms is not None and not locked:
             times.append(self._scan_due_ms)
         return max(now_ms, min(times)) if times else None
+
+    def come_due(self, now_ms: int) -> None:
+        """Notice every lease and delay that has ended."""
+        while not self._promote(now_ms):
+            continue
 
     def waiting(self, tail: int) -> int:
         """Messages below `tail` that are neither done, leased nor delayed."""

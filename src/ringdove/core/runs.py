@@ -154,6 +154,13 @@ class LeasedRun(NamedTuple):
     first_ms: int
 
 
+class Hold(NamedTuple):
+    """The exclusive right of one reader to stream a subscription."""
+
+    owner: bytes
+    until_ms: int
+
+
 class Leased(NamedTuple):
     """What a lease call found."""
 

@@ -68,8 +68,13 @@ class QueueSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     priority: int = 0
     #: Messages per second that each subscription may receive.
     receive_rate_max: float | None = None
-    #: What a receive does while the queue is empty.
+    #: What a receive does while the queue is empty: wake holds it until something arrives; retry
+    #: tries again after a pause; monitor looks at counters; poll answers at once.
     dequeue: Dequeue = "wake"
+    #: Stripes that a receive tries before it gives up or pauses, unless it is woken.
+    dequeue_tries: int = 3
+    #: The pause of retry (RDS's sleep time), and monitor's period.
+    dequeue_pause_ms: int = 100
     #: How long a message id is remembered.
     dedup_ms: int = 300_000
 
@@ -133,6 +138,8 @@ _RANGES: dict[str, tuple[int, int]] = {
     "body_bytes_max": (1, limits.BODY_BYTES_MAX),
     "priority": (0, limits.PRIORITY_MAX),
     "dedup_ms": (1, limits.DURATION_MS_MAX),
+    "dequeue_tries": (1, limits.STRIPES_MAX * (limits.PRIORITY_MAX + 1)),
+    "dequeue_pause_ms": (1, limits.DURATION_MS_MAX),
 }
 
 

@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from ringdove import limits
 from ringdove.core.groups import KeyIndex
 from ringdove.core.index import Index
+from ringdove.core.runs import Hold
 from ringdove.errors import (
+    FenceStale,
     LimitExceeded,
     OffsetTrimmed,
     QueueFull,
     ReceiptStale,
     SettingsRefused,
     SettingsStale,
+    SubscriptionBusy,
     SubscriptionNotFound,
 )
 
@@ -113,7 +116,9 @@ class Stripe:
         for name, index in list(self.subscriptions.items()):
             index.settings = settings
             if reordered:
-                self.subscriptions[name] = self.make_index(index.done.floor)
+                fresh = self.make_index(index.done.floor)
+                fresh.fence, fresh.held = index.fence, index.held
+                self.subscriptions[name] = fresh
 
     def make_index(self, floor: int) -> Index:
         """A new index of the kind the queue's order needs."""
@@ -129,6 +134,55 @@ class Stripe:
                 f"There is no subscription {name!r} on this queue (it has: {known})."
             )
         return index
+
+    def leasable(self, name: str, now_ms: int) -> Index:
+        """The index of a subscription, unless it is being streamed."""
+        index = self.subscription(name)
+        if index.held is not None and index.held.until_ms > now_ms:
+            raise SubscriptionBusy(
+                f"Subscription {name!r} is being streamed from: receive from another one, or end "
+                "the stream."
+            )
+        return index
+
+    def claim(self, name: str, owner: bytes, lease_ms: int, now_ms: int) -> tuple[int, int]:
+        """Give `owner` alone the right to stream; answers the new fence and where to start (M1).
+
+        A fence is larger than all before it, so whoever holds an older one can be refused.
+        """
+        index = self.subscription(name)
+        held = index.held
+        if held is not None and held.owner != owner and held.until_ms > now_ms:
+            raise SubscriptionBusy(
+                f"Subscription {name!r} is streamed from by somebody else for at least "
+                f"{held.until_ms - now_ms} ms more."
+            )
+        index.come_due(now_ms)
+        if index.leased or index.delayed or index.done.above:
+            raise SubscriptionBusy(
+                f"Subscription {name!r} is received from: {index.leased} messages are leased, "
+                f"{index.delayed} wait and {index.done.above} are done out of order. "
+                "Stream from a subscription of its own."
+            )
+        index.fence += 1
+        index.held = Hold(owner, now_ms + lease_ms)
+        return index.fence, index.done.floor
+
+    def check_fence(self, name: str, fence: int) -> Index:
+        """The index, unless the subscription was claimed anew since `fence` was given."""
+        index = self.subscription(name)
+        if fence != index.fence or index.held is None:
+            raise FenceStale(
+                f"Subscription {name!r} has fence {index.fence}; the reader with fence {fence} has "
+                "lost its claim and must begin again."
+            )
+        return index
+
+    def hold(self, name: str, fence: int, lease_ms: int, now_ms: int) -> None:
+        """Keep a claim for `lease_ms` from now; 0 gives it up."""
+        index = self.check_fence(name, fence)
+        assert index.held is not None
+        index.held = index.held._replace(until_ms=now_ms + lease_ms) if lease_ms else None
 
     def subscribe(self, name: str, offset: int) -> Index:
         """Add a subscription that starts at `offset`."""

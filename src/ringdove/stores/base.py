@@ -93,8 +93,16 @@ class Delivery(NamedTuple):
     dead: list[Delivered]
     #: Call again at once: a limit stopped the search.
     more: bool
-    #: When something becomes deliverable by time alone, if nothing was found now.
+    #: When something more is deliverable, as far as time alone decides: now, later, or None.
     due_ms: int | None
+
+
+class Claimed(NamedTuple):
+    """An exclusive right to stream one subscription of a stripe."""
+
+    fence: int
+    #: Where to start: everything below is done.
+    offset: int
 
 
 class Start(NamedTuple):
@@ -226,8 +234,34 @@ class StripeStore(Protocol):
         """Remove a subscription; nothing happens if it does not exist."""
         ...
 
-    async def commit(self, stripe: StripeId, subscription: str, offset: int) -> None:
-        """Mark everything below `offset` done: the position of a reader by offset."""
+    async def claim(
+        self, stripe: StripeId, subscription: str, owner: bytes, lease_ms: int
+    ) -> Claimed:
+        """Give `owner` alone the right to read the subscription by offset, for `lease_ms`.
+
+        Leases are refused meanwhile, and positions committed under an older fence. The same owner
+        may claim again at once. Raises SubscriptionBusy while somebody else holds or leases.
+        """
+        ...
+
+    async def hold(self, stripe: StripeId, subscription: str, fence: int, lease_ms: int) -> None:
+        """Keep the claim for `lease_ms` from now; 0 gives it up. Raises FenceStale when lost."""
+        ...
+
+    async def commit(
+        self,
+        stripe: StripeId,
+        subscription: str,
+        offset: int,
+        fence: int = 0,
+        *,
+        lazy: bool = False,
+    ) -> None:
+        """Mark everything below `offset` done: the position of a reader by offset.
+
+        With a fence, raises FenceStale unless the claim is still held. `lazy` does not wait until
+        it is durable: after a crash the position may be an older one.
+        """
         ...
 
     async def purge(self, stripe: StripeId) -> int:

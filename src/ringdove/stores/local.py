@@ -77,6 +77,11 @@ def read_blocks(
     return blocks
 
 
+def committable(stripe: Stripe, subscription: str, fence: int) -> Index:
+    """The index whose position is committed, by whoever holds the fence if one is given."""
+    return stripe.check_fence(subscription, fence) if fence else stripe.subscription(subscription)
+
+
 def start_offset(stripe: Stripe, source: Source, start: Start) -> int:
     """The offset at which a new subscription begins."""
     if start.kind == "latest":

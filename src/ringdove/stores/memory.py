@@ -20,6 +20,7 @@ from ringdove.limits import PRODUCERS_MAX
 from ringdove.pending import Pending
 from ringdove.stores.base import (
     Claim,
+    Claimed,
     Delivered,
     Delivery,
     Record,
@@ -30,6 +31,7 @@ from ringdove.stores.base import (
 from ringdove.stores.local import (
     check_expected,
     check_record,
+    committable,
     live,
     make_token,
     next_record,
@@ -166,7 +168,7 @@ class MemoryStore:
         state = self._get(stripe, version)
         now_ms = self.clock.now_ms()
         state.tidy(now_ms)
-        index = state.stripe.subscription(subscription)
+        index = state.stripe.leasable(subscription, now_ms)
         tail = state.stripe.tail
         leased = index.lease(want, now_ms, lease_ms, state, tail, spread)
         return Delivery(
@@ -174,7 +176,7 @@ class MemoryStore:
             [Delivered(run, parts(state, run.lo, run.hi)) for run in leased.runs],
             [Delivered(run, parts(state, run.lo, run.hi)) for run in leased.dead],
             leased.more,
-            None if leased.runs or leased.dead else index.due_ms(now_ms, tail),
+            index.due_ms(now_ms, tail),
         )
 
     async def acknowledge(
@@ -264,10 +266,30 @@ class MemoryStore:
         """See StripeStore."""
         self._get(stripe).stripe.subscriptions.pop(subscription, None)
 
-    async def commit(self, stripe: StripeId, subscription: str, offset: int) -> None:
+    async def claim(
+        self, stripe: StripeId, subscription: str, owner: bytes, lease_ms: int
+    ) -> Claimed:
         """See StripeStore."""
         state = self._get(stripe)
-        index = state.stripe.subscription(subscription)
+        now_ms = self.clock.now_ms()
+        return Claimed(*state.stripe.claim(subscription, owner, lease_ms, now_ms))
+
+    async def hold(self, stripe: StripeId, subscription: str, fence: int, lease_ms: int) -> None:
+        """See StripeStore."""
+        self._get(stripe).stripe.hold(subscription, fence, lease_ms, self.clock.now_ms())
+
+    async def commit(
+        self,
+        stripe: StripeId,
+        subscription: str,
+        offset: int,
+        fence: int = 0,
+        *,
+        lazy: bool = False,  # noqa: ARG002  nothing here is durable
+    ) -> None:
+        """See StripeStore."""
+        state = self._get(stripe)
+        index = committable(state.stripe, subscription, fence)
         index.drop_below(min(offset, state.stripe.tail))
         state.tidy(self.clock.now_ms())
 

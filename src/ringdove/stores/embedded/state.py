@@ -23,7 +23,7 @@ from ringdove.errors import QueueNotFound, RemoteProtocolError, SettingsRefused,
 from ringdove.pending import Pending
 from ringdove.stores.base import STRIPE_KEY_BYTES, StripeId
 from ringdove.stores.embedded.environment import translated
-from ringdove.stores.local import make_token
+from ringdove.stores.local import make_token, read_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,6 +50,7 @@ class SubscriptionRecord(NamedTuple):
 
     number: int
     floor: int
+    fence: int = 0
 
 
 decode_stripe = msgspec.msgpack.Decoder(StripeRecord).decode
@@ -137,6 +138,19 @@ class StripeState:
         if hot is not None and hot.base <= offset < hot.end:
             return True
         return self._cache.get(self.id, offset) is not None
+
+    def near_blocks(self, offset: int, messages_max: int, bytes_max: int) -> list[Block]:
+        """Blocks from `offset` as far as they are in memory, for readers that keep up."""
+        end = offset
+        while end < self.stripe.tail and end - offset < messages_max and self.in_memory(end):
+            block = self.block_at(end)
+            bytes_max -= block.nbytes
+            end = block.end
+            if bytes_max <= 0:
+                break
+        if end == offset or offset < self.stripe.head:
+            return []
+        return read_blocks(self, offset, end, messages_max, limits.BLOCK_BYTES_MAX)
 
     def announce(self) -> None:
         """Tell everybody who watches that something may be deliverable."""
@@ -286,6 +300,7 @@ def load_index(
     if sub.floor > stripe.tail:
         raise ValueError(f"a subscription is done up to {sub.floor}, beyond {stripe.tail}.")
     index.restore(done, leases)
+    index.fence = sub.fence
     return index
 
 

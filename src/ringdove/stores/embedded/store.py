@@ -23,6 +23,7 @@ from ringdove.errors import ConnectionClosed, StoreCorrupted
 from ringdove.pending import Pending, on_event_loop
 from ringdove.stores.base import (
     Claim,
+    Claimed,
     Delivered,
     Delivery,
     Record,
@@ -47,8 +48,9 @@ from ringdove.stores.embedded.state import (
     load,
     under,
 )
+from ringdove.stores.embedded.sweep import Sweep, compact
 from ringdove.stores.embedded.writer import Barrier, Change, Writer
-from ringdove.stores.local import read_blocks, settle, start_offset, stripe_stats
+from ringdove.stores.local import committable, read_blocks, settle, start_offset, stripe_stats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -104,7 +106,7 @@ class EmbeddedStore:
             self._resume_clock(written, env)
         writer = Writer(env, self._directory, self.clock, self._lock, self._cache)
         writer.graves = graves
-        writer.on_sweep = partial(self._sweep, writer)
+        writer.on_sweep = Sweep(writer, self._lock, self._states, self._maybe_state).run
         self._writers[durability] = writer
         return writer
 
@@ -242,17 +244,16 @@ class EmbeddedStore:
         stripe = state.check(version)
         now_ms = self.clock.now_ms()
         expired = state.expire(now_ms)
-        index = stripe.subscription(subscription)
+        index = stripe.leasable(subscription, now_ms)
         leased = index.lease(want, now_ms, lease_ms, state, stripe.tail, spread)
-        found = bool(leased.runs or leased.dead)
-        if found or expired:
+        if leased.runs or leased.dead or expired:
             self._writer(state).touch(state)
         return Delivery(
             stripe.epoch,
             [Delivered(run, parts(state, run.lo, run.hi)) for run in leased.runs],
             [Delivered(run, parts(state, run.lo, run.hi)) for run in leased.dead],
             leased.more,
-            None if found else index.due_ms(now_ms, stripe.tail),
+            index.due_ms(now_ms, stripe.tail),
         )
 
     async def acknowledge(
@@ -335,7 +336,9 @@ class EmbeddedStore:
                 state.stripe.check_readable(offset)
                 return read_blocks(state, offset, state.stripe.tail, messages_max, bytes_max)
 
-        return await self._off_loop(read)
+        with self._lock:
+            near = state.near_blocks(offset, messages_max, bytes_max)
+        return near or await self._off_loop(read)
 
     async def find(self, stripe: StripeId, time_ms: int) -> int:
         """See StripeStore."""
@@ -397,14 +400,49 @@ class EmbeddedStore:
 
         await self._submit(state, partial(Change, edit, undo))
 
-    async def commit(self, stripe: StripeId, subscription: str, offset: int) -> None:
+    async def claim(
+        self, stripe: StripeId, subscription: str, owner: bytes, lease_ms: int
+    ) -> Claimed:
+        """See StripeStore."""
+        state = self._state(stripe)
+
+        def edit(txn: Any) -> Claimed:
+            now_ms = self.clock.now_ms()
+            claimed = Claimed(*state.check(0).claim(subscription, owner, lease_ms, now_ms))
+            key = state.key + subscription.encode()
+            record = decode_subscription(txn.get(key, db=state.env.db["subs"]))
+            txn.put(key, encode(record._replace(fence=claimed.fence)), db=state.env.db["subs"])
+            return claimed
+
+        def undo() -> None:
+            state.stripe.subscriptions[subscription].held = None
+
+        claimed: Claimed = await self._submit(state, partial(Change, edit, undo))
+        return claimed
+
+    async def hold(self, stripe: StripeId, subscription: str, fence: int, lease_ms: int) -> None:
         """See StripeStore."""
         state = self._state(stripe)
         with self._lock:
-            index = state.stripe.subscription(subscription)
+            state.check(0).hold(subscription, fence, lease_ms, self.clock.now_ms())
+
+    async def commit(
+        self,
+        stripe: StripeId,
+        subscription: str,
+        offset: int,
+        fence: int = 0,
+        *,
+        lazy: bool = False,
+    ) -> None:
+        """See StripeStore."""
+        state = self._state(stripe)
+        with self._lock:
+            index = committable(state.check(0), subscription, fence)
             index.drop_below(min(offset, state.stripe.tail))
             self._writer(state).touch(state)
-        await self._submit(state, Barrier)
+        if not lazy:
+            await self._submit(state, Barrier)
 
     async def purge(self, stripe: StripeId) -> int:
         """See StripeStore."""
@@ -479,20 +517,9 @@ class EmbeddedStore:
 
     async def compact(self) -> tuple[int, int]:
         """Give free space back to the disk; everything waits meanwhile. Bytes before and after."""
-        return await self._off_loop(self._compact)
-
-    def _compact(self) -> tuple[int, int]:
-        before = after = 0
-        self._directory.free_reserve()
-        try:
-            for writer in self._writers.values():
-                with writer.paused(), self._lock:
-                    before += (writer.env.path / "data.mdb").stat().st_size
-                    writer.env.compact()
-                    after += (writer.env.path / "data.mdb").stat().st_size
-        finally:
-            self._directory.hold_reserve()
-        return before, after
+        return await self._off_loop(
+            lambda: compact(self._directory, list(self._writers.values()), self._lock)
+        )
 
     # -- inside ---------------------------------------------------------------------------------
 
@@ -544,37 +571,6 @@ class EmbeddedStore:
         expired = state.expire(now_ms)
         if state.hide_trimmed(now_ms) or expired:
             self._writer(state).touch(state)
-
-    def _sweep(self, writer: Writer) -> None:
-        """Apply retention and replay windows to stripes that nobody uses; drop expired records."""
-        with self._lock:
-            self._visit_unloaded(writer)
-            now_ms = self.clock.now_ms()
-            for state in self._states.values():
-                if state.env is writer.env and not state.deleted:
-                    expired = state.expire(now_ms)
-                    trim_offset = state.stripe.trim_offset(now_ms)
-                    if expired or state.log_head < trim_offset >= state.head_end:
-                        writer.dirty.add(state)
-
-        if writer.env.durability == "disk":
-            keys, writer.swept_record = records.expired(writer.env, writer.swept_record, now_ms)
-            if keys:
-                writer.submit(partial(Change, records.forget_edit(writer.env, keys, now_ms), None))
-
-    def _visit_unloaded(self, writer: Writer) -> None:
-        """Load a few stripes in turn, so that retention reaches also those that nobody uses."""
-        key = writer.swept_stripe
-        with writer.env.lmdb.begin() as txn:
-            cursor = txn.cursor(writer.env.db["stripes"])
-            found = cursor.set_range(key)
-            for _ in range(limits.SWEEP_STRIPES_MAX):
-                if not found:
-                    writer.swept_stripe = b""
-                    return
-                self._maybe_state(StripeId.from_key(cursor.key()))
-                writer.swept_stripe = bytes(cursor.key()) + b"\0"
-                found = cursor.next()
 
     async def _off_loop(self, read: Callable[[], T]) -> T:
         """Run a read that may touch the disk: here for a synchronous caller, else in a thread."""

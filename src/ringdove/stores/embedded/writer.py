@@ -125,9 +125,6 @@ class Writer:
         self.graves: list[bytes] = []
         #: Set by the owner: called now and then from the writer thread.
         self.on_sweep: Callable[[], None] = _nothing
-        #: How far the sweep has come among the stripes and records.
-        self.swept_stripe = b""
-        self.swept_record = ""
         self._directory = directory
         self._queue: deque[Operation] = deque()
         self._unsettled: GroupCommit | None = None
@@ -135,6 +132,8 @@ class Writer:
         self._wake = threading.Event()
         self._asleep = False
         self._closed = False
+        #: How long commits take, on average over the last few.
+        self._commit_s = 0.0
         self._thread = threading.Thread(
             target=self._loop, name=f"ringdove-writer-{env.durability}", daemon=True
         )
@@ -142,7 +141,7 @@ class Writer:
 
     def submit(self, make: Callable[[Pending[Any]], Operation]) -> Pending[Any]:
         """Queue an operation; its pending is done when it is committed, or has failed."""
-        pending: Pending[Any] = Pending(self._lead, self._wake.set)
+        pending: Pending[Any] = Pending(self._lead, self._kick)
         if self._closed:
             pending.fail(ConnectionClosed("The store has been closed."))
         else:
@@ -181,6 +180,32 @@ class Writer:
             yield
 
     # -- leading --------------------------------------------------------------------------------
+
+    def _kick(self, inline: bool) -> None:  # noqa: FBT001  a callback
+        """Have the queue committed: here if that is short and allowed, else by the writer thread.
+
+        Waking a thread and being woken costs more than a short commit does.
+        """
+        if inline and self._is_short() and self._turn.acquire(blocking=False):
+            try:
+                self._commit_queue()
+            finally:
+                self._turn.release()
+        if self._queue:
+            self._wake.set()
+
+    def _is_short(self) -> bool:
+        if self._commit_s > limits.INLINE_COMMIT_S_MAX:
+            self._commit_s *= _FORGET_SLOW  # Try again some time.
+            return False
+        nbytes = 0
+        for position in range(len(self._queue)):
+            operation = self._queue[position]
+            if isinstance(operation, Append):
+                nbytes += operation.nbytes
+                if nbytes > limits.INLINE_COMMIT_BYTES_MAX:
+                    return False
+        return True
 
     def _lead(self, pending: Pending[Any]) -> None:
         """Commit for everybody, in the thread of one who waits."""
@@ -276,6 +301,7 @@ class Writer:
         return second is None
 
     def _commit(self, operations: list[Operation]) -> RingdoveError | None:
+        began_s = time.perf_counter()
         commit = self._unsettled = GroupCommit(self, operations)
         failure: RingdoveError | None = None
         try:
@@ -298,6 +324,7 @@ class Writer:
             failure = StoreUnavailable(f"The store in {self.env.path} failed: {error!r}.")
             failure.__cause__ = error
         self._settle(commit)
+        self._commit_s += (time.perf_counter() - began_s - self._commit_s) * _COMMIT_WEIGHT
         return failure
 
 
@@ -358,8 +385,8 @@ class GroupCommit:
             nbytes = max(0, state.stripe.nbytes + growth.nbytes)
             head = growth.head if growth.trim_offset else state.log_head
             txn.put(state.key, TAIL.pack(growth.tail, nbytes, head), db=db["tails"])
-        for state, name, _, changes in self._changes:
-            self._write_index(txn, state, name, changes)
+        for state, name, index, changes in self._changes:
+            self._write_index(txn, state, name, index, changes)
         self._bury(txn)
         txn.put(b"clock", OFFSET.pack(self._writer.clock.now_ms()), db=db["meta"])
 
@@ -407,11 +434,13 @@ class GroupCommit:
             growth = self._growth[state] = Growth(state.stripe.tail)
         return growth
 
-    def _write_index(self, txn: Any, state: StripeState, name: str, changes: IndexChanges) -> None:
+    def _write_index(
+        self, txn: Any, state: StripeState, name: str, index: Index, changes: IndexChanges
+    ) -> None:
         db = self._db
         number = state.numbers[name]
         prefix = state.key + NUMBER.pack(number)
-        record = SubscriptionRecord(number, changes.floor)
+        record = SubscriptionRecord(number, changes.floor, index.fence)
         txn.put(state.key + name.encode(), encode(record), db=db["subs"])
         for lo, hi in changes.done.items():
             if hi is None:
@@ -471,6 +500,10 @@ def _nothing() -> None:
 
 #: Rounds without work after which the writer thread sleeps until woken.
 _IDLE_ROUNDS = 5
+
+#: Weight of the last commit in the average time, and how an average beyond the limit fades.
+_COMMIT_WEIGHT = 0.1
+_FORGET_SLOW = 0.99
 
 #: Seconds between attempts while the disk is full and nobody waits.
 _RETRY_S = 0.5

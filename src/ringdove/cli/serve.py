@@ -1,0 +1,117 @@
+"""The command `serve`: share queues over the network."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from ringdove.cli import session
+from ringdove.cli.output import emit_json, say
+from ringdove.cli.queues import JsonFlag
+
+if TYPE_CHECKING:
+    from ringdove.server import Server
+
+Flag = Annotated[bool, Parameter(negative="")]
+
+
+def serve(
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    http: int | None = None,
+    unix: str | None = None,
+    token: str | None = None,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+    tls_client_ca: str | None = None,
+    insecure: Flag = False,
+    memory: Flag = False,
+    log: Literal["text", "json"] = "text",
+    json: JsonFlag = False,
+) -> None:
+    """Serve the queues of a data directory over TCP, until SIGTERM or Ctrl-C.
+
+    Each option can also be given in the environment (RINGDOVE_PORT=7117) or in the table [serve] of
+    ringdove.toml.
+
+    Example: `ringdove --data ./data serve`, and elsewhere
+    `ringdove --url ringdove://127.0.0.1:7117 queue create readings`.
+
+    Parameters
+    ----------
+    host
+        Address to listen on, by default 127.0.0.1. Others need a token and TLS.
+    port
+        Port of the native protocol, by default 7117; 0 for any free one, -1 for none.
+    http
+        Port of HTTP (/metrics, /healthz, /readyz), by default 9324; 0 and -1 likewise.
+    unix
+        Path of a unix socket for the native protocol.
+    token
+        A secret that clients must present: ringdove://:TOKEN@HOST:PORT.
+    tls_cert
+        File with the server's certificate chain; clients then connect with ringdoves://.
+    tls_key
+        File with the certificate's key.
+    tls_client_ca
+        File with the authority whose clients alone may connect.
+    insecure
+        Allow an address that others can reach without a token and TLS.
+    memory
+        Keep queues in memory only; they vanish with the server.
+    log
+        How to write the log on standard error.
+    json
+        Print the ports as one JSON object when ready.
+    """
+    from ringdove.config import server_config
+    from ringdove.server import run_server
+
+    chosen: dict[str, Any] = {
+        "host": host, "port": port, "http": http, "unix": unix, "token": token,
+        "tls_cert": tls_cert, "tls_key": tls_key, "tls_client_ca": tls_client_ca,
+        "insecure": insecure or None, "memory": memory or None,
+        "data": None if memory else str(session.directory()),
+    }  # fmt: skip
+    _set_up_log(log)
+
+    def ready(server: Server) -> None:
+        if json:
+            emit_json({"host": server.config.host, "port": server.port, "http": server.http_port})
+            sys.stdout.flush()
+        else:
+            say(f"Serving on ringdove://{server.config.host}:{server.port}; Ctrl-C ends.")
+
+    run_server(server_config(chosen), ready)
+
+
+def _set_up_log(kind: str) -> None:
+    import structlog
+
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    last: Any = (
+        structlog.processors.JSONRenderer()
+        if kind == "json"
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(processor=last, foreign_pre_chain=shared)
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO)

@@ -1,0 +1,74 @@
+"""Addresses of servers, as URLs name them.
+
+ringdove://HOST:PORT,HOST:PORT     TCP, to whichever of them answers
+ringdoves://HOST:PORT              the same with TLS
+ringdove+unix:PATH                 a unix socket
+ringdove://:TOKEN@HOST:PORT        with the secret that the server asks for
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from urllib.parse import unquote
+
+from ringdove.errors import InvalidArgument
+
+PORT_DEFAULT = 7117
+SCHEMES = ("ringdove", "ringdoves", "ringdove+unix")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One place where a server may be."""
+
+    host: str = ""
+    port: int = 0
+    unix: str | None = None
+
+    def __str__(self) -> str:
+        return self.unix if self.unix is not None else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Address:
+    """What a URL says."""
+
+    endpoints: list[Endpoint]
+    tls: bool = False
+    token: str = field(default="", repr=False)
+
+
+def parse(url: str) -> Address:
+    """The address that a URL names, or InvalidArgument."""
+    scheme, _, rest = url.partition(":")
+    if scheme == "ringdove+unix":
+        path = unquote(rest.removeprefix("//"))
+        if not path:
+            raise InvalidArgument(f"{url!r} names no socket: write ringdove+unix:/path/to/socket.")
+        return Address([Endpoint(unix=path)])
+    token, _, hosts = rest.removeprefix("//").rstrip("/").rpartition("@")
+    endpoints = [_endpoint(url, part) for part in hosts.split(",") if part]
+    if not endpoints:
+        raise InvalidArgument(f"{url!r} names no server: write ringdove://HOST:PORT.")
+    return Address(endpoints, scheme == "ringdoves", unquote(token.removeprefix(":")))
+
+
+def _endpoint(url: str, part: str) -> Endpoint:
+    host, colon, port = part.rpartition(":")
+    if not colon or part.endswith("]"):
+        host, port = part, str(PORT_DEFAULT)
+    if not port.isdigit() or not 0 < int(port) < 65_536:
+        raise InvalidArgument(f"{url!r}: {port!r} is no port; it is a number from 1 to 65535.")
+    return Endpoint(host.strip("[]") or "127.0.0.1", int(port))
+
+
+def tls_context(ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContext:
+    """What a client needs for TLS: whom it trusts, and who it is."""
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        if cert is not None:
+            context.load_cert_chain(cert, key)
+    except OSError as error:
+        raise InvalidArgument(f"The TLS files cannot be used: {error}.") from error
+    return context

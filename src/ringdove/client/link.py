@@ -1,0 +1,358 @@
+"""The I/O of a client's session: connects, reconnects, writes requests, reads answers.
+
+A link lives on one event loop. The asynchronous client uses its own loop; for the synchronous one a
+thread runs a loop in the background (`BackgroundLoop`). Requests may come from any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import socket
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from ringdove import limits
+from ringdove.client.address import Address, Endpoint, tls_context
+from ringdove.errors import (
+    ConnectionClosed,
+    FatalClientError,
+    RingdoveError,
+    StoreUnavailable,
+    WaitTimeout,
+)
+from ringdove.protocol import frames
+from ringdove.protocol.frames import FrameDecoder
+from ringdove.protocol.messages import Verb
+from ringdove.protocol.session import ClientSession, Request, SessionState, goodbye_error
+from ringdove.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ringdove.core.columns import Buffer
+    from ringdove.protocol.frames import Frame
+
+_TICK_S = 0.25
+_BACKOFF_S, _BACKOFF_S_MAX = 0.02, 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkOptions:
+    """How a client deals with servers that are slow or gone."""
+
+    #: For one attempt to connect, and for the first one to succeed somewhere.
+    connect_s: float = 5
+    #: For an answer; a receive that waits has its own wait on top.
+    timeout_s: float = 30
+    #: Of silence, with requests unanswered, after which a server is taken for dead.
+    silence_s: float = 5
+    #: Without any server, after which the session is closed and everything fails.
+    session_s: float = 60
+    #: For TLS: the authority to trust, and this client's own certificate and key.
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    #: Called with the old state, the new state and the reason, on the link's loop.
+    on_state: Callable[[SessionState, SessionState, str], None] | None = None
+
+
+class Link:
+    """See the module."""
+
+    def __init__(
+        self, address: Address, options: LinkOptions, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.loop = loop
+        self.options = options
+        self.session = ClientSession(
+            f"ringdove {__version__} {socket.gethostname()}:{os.getpid()}", address.token.encode()
+        )
+        self.session.on_push = self._pushed
+        self.session.on_state = options.on_state
+        #: By number of the request that began it: what takes the blocks of a stream.
+        self.streams: dict[int, Callable[[Frame], None]] = {}
+        #: Called when a new connection has been welcomed, before requests are written again.
+        self.on_welcome: list[Callable[[], None]] = []
+        self._address = address
+        self._tls = (
+            tls_context(options.tls_ca, options.tls_cert, options.tls_key) if address.tls else None
+        )
+        self._inbox: deque[Request] = deque()
+        self._scheduled = False
+        #: Requests that wait until the server may take more.
+        self._backlog: deque[Request] = deque()
+        self._wire: _Wire | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._lost: asyncio.Future[str] | None = None
+        self._failure: RingdoveError | None = None
+
+    # -- the session ----------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connect, and stay connected from then on; raises when there is no server."""
+        self.session.change(SessionState.CONNECTING, "begin")
+        welcomed: asyncio.Future[None] = self.loop.create_future()
+        self._task = self.loop.create_task(self._stay_connected(welcomed))
+        try:
+            await asyncio.wait_for(asyncio.shield(welcomed), self.options.connect_s)
+        except TimeoutError:
+            places = ", ".join(map(str, self._address.endpoints))
+            reason = f": {self._failure}" if self._failure else ""
+            error = StoreUnavailable(f"No server answered at {places}{reason}. Is it running?")
+            await self.close(error)
+            raise error from self._failure
+        except RingdoveError:
+            await self.close()
+            raise
+
+    async def close(self, error: RingdoveError | None = None) -> None:
+        """End the session. Idempotent."""
+        self.session.close(error or ConnectionClosed("The connection has been closed."), "closed")
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+        if self._wire is not None:
+            self._wire.close()
+
+    def submit(self, request: Request) -> None:
+        """Begin a request; from any thread."""
+        self._inbox.append(request)
+        if asyncio._get_running_loop() is self.loop:  # noqa: SLF001
+            self._take_inbox()
+        elif not self._scheduled:
+            self._scheduled = True
+            try:
+                self.loop.call_soon_threadsafe(self._take_inbox)
+            except RuntimeError:
+                while self._inbox:
+                    closed = ConnectionClosed("The connection has been closed.")
+                    self._inbox.popleft().answer.fail(closed)
+
+    def _take_inbox(self) -> None:
+        self._scheduled = False
+        for _ in range(len(self._inbox)):
+            request = self._inbox.popleft()
+            self.session.begin(request)
+            if self.session.state is SessionState.CONNECTED:
+                self._backlog.append(request)
+        self._write_backlog()
+
+    def _write_backlog(self) -> None:
+        wire = self._wire
+        while wire is not None and wire.writable and self._backlog:
+            request = self._backlog.popleft()
+            if not request.answer.done:
+                wire.write(request.encode())
+
+    def write(self, buffers: list[Buffer]) -> None:
+        """Write a frame that wants no answer, if there is a connection; on the link's loop."""
+        if self._wire is not None and self.session.state is SessionState.CONNECTED:
+            self._wire.write(buffers)
+
+    def write_soon(self, buffers: list[Buffer]) -> None:
+        """`write`, from any thread."""
+        if asyncio._get_running_loop() is self.loop:  # noqa: SLF001
+            self.write(buffers)
+        else:
+            with contextlib.suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self.write, buffers)
+
+    # -- staying connected ----------------------------------------------------------------------
+
+    async def _stay_connected(self, welcomed: asyncio.Future[None]) -> None:
+        endpoints = list(self._address.endpoints)
+        random.shuffle(endpoints)
+        backoff_s = _BACKOFF_S
+        apart_s = self.loop.time()
+        while True:
+            endpoint = endpoints.pop(0)
+            endpoints.append(endpoint)
+            try:
+                reason = await self._serve_one(endpoint, welcomed)
+                backoff_s, apart_s = _BACKOFF_S, self.loop.time()
+            except FatalClientError as error:
+                self._give_up(error, welcomed)
+                return
+            except (OSError, RingdoveError, TimeoutError) as error:
+                reason = f"{endpoint}: {error or type(error).__name__}"
+                self._failure = StoreUnavailable(reason)
+            if self.session.state is SessionState.CONNECTED:
+                self.session.change(SessionState.CONNECTING, reason)
+            if self.loop.time() - apart_s > self.options.session_s:
+                gone = f"No server for {self.options.session_s:.0f} s ({reason})."
+                self._give_up(ConnectionClosed(gone), welcomed)
+                return
+            await asyncio.sleep(backoff_s * random.uniform(0.5, 1))
+            backoff_s = min(2 * backoff_s, _BACKOFF_S_MAX)
+
+    def _give_up(self, error: RingdoveError, welcomed: asyncio.Future[None]) -> None:
+        self.session.close(error, str(error))
+        if not welcomed.done():
+            welcomed.set_exception(error)
+
+    async def _serve_one(self, endpoint: Endpoint, welcomed: asyncio.Future[None]) -> str:
+        """One connection, from beginning to end; answers why it ended."""
+        self._lost = self.loop.create_future()
+        wire = await asyncio.wait_for(self._connect(endpoint), self.options.connect_s)
+        try:
+            wire.write(self.session.hello())
+            await asyncio.wait_for(wire.welcomed, self.options.connect_s)
+            self._wire = wire
+            for notify in list(self.on_welcome):
+                notify()
+            self.session.change(SessionState.CONNECTED, str(endpoint))
+            self._backlog = deque(self.session.unanswered)
+            self._write_backlog()
+            if not welcomed.done():
+                welcomed.set_result(None)
+            while not self._lost.done():
+                await asyncio.wait([self._lost], timeout=_TICK_S)
+                self._tick(wire)
+            return self._lost.result()
+        finally:
+            self._wire = None
+            wire.close()
+
+    async def _connect(self, endpoint: Endpoint) -> _Wire:
+        if endpoint.unix is not None:
+            _, wire = await self.loop.create_unix_connection(lambda: _Wire(self), endpoint.unix)
+        else:
+            _, wire = await self.loop.create_connection(
+                lambda: _Wire(self),
+                endpoint.host,
+                endpoint.port,
+                ssl=self._tls,
+                server_hostname=endpoint.host if self._tls else None,
+            )
+        return wire
+
+    def _tick(self, wire: _Wire) -> None:
+        """Notice requests that take too long, silence, and idleness."""
+        now_s = self.loop.time()
+        for request in self.session.unanswered:
+            if request.deadline_s is not None and now_s > request.deadline_s:
+                self.session.forget(request)
+                request.answer.fail(
+                    WaitTimeout(f"The server did not answer within {self.options.timeout_s} s.")
+                )
+        quiet_s = now_s - wire.heard_s
+        asked = bool(self.session.unanswered) or bool(self.streams)
+        if quiet_s > self.options.silence_s and asked:
+            self.lost(f"The server has been silent for {quiet_s:.1f} s.")
+        elif quiet_s > self.options.silence_s / 2 or now_s - wire.wrote_s > _ping_s(self.session):
+            wire.write(frames.encode(Verb.PING, 0, b""))
+
+    def lost(self, reason: str) -> None:
+        """The connection is of no use any more."""
+        if self._lost is not None and not self._lost.done():
+            self._lost.set_result(reason)
+
+    def _pushed(self, frame: Frame) -> None:
+        if frame.verb == Verb.GOODBYE:
+            error = goodbye_error(frame)
+            if isinstance(error, FatalClientError):
+                self.session.close(error, str(error))
+            self.lost(f"The server said goodbye: {error}")
+            return
+        take = self.streams.get(frame.number)
+        if take is not None:
+            take(frame)
+
+
+def _ping_s(session: ClientSession) -> float:
+    return session.welcome.idle_s if session.welcome is not None else limits.IDLE_S_MAX / 3
+
+
+class _Wire(asyncio.BufferedProtocol):
+    """One connection to one server."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._decoder = FrameDecoder()
+        self._decoder.frame_bytes_max = limits.FRAME_BYTES_MAX
+        self._transport: asyncio.Transport | None = None
+        self.welcomed: asyncio.Future[None] = link.loop.create_future()
+        self.writable = True
+        self.heard_s = self.wrote_s = link.loop.time()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast("asyncio.Transport", transport)
+        transport.set_write_buffer_limits(high=limits.WRITE_BUFFER_BYTES)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._end(exc or ConnectionResetError("The server closed the connection."))
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        return self._decoder.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.heard_s = self._link.loop.time()
+        session = self._link.session
+        try:
+            for frame in self._decoder.wrote(nbytes):
+                session.take(frame)
+                if not self.welcomed.done():
+                    self.welcomed.set_result(None)
+        except RingdoveError as error:
+            self._end(error)
+            self.close()
+
+    def pause_writing(self) -> None:
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        self._link._write_backlog()  # noqa: SLF001  one thing in two classes
+
+    def write(self, buffers: list[Buffer]) -> None:
+        if self._transport is not None:
+            self.wrote_s = self._link.loop.time()
+            for buffer in buffers:
+                self._transport.write(buffer)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def _end(self, error: Exception) -> None:
+        if not self.welcomed.done():
+            self.welcomed.set_exception(error)
+            self.welcomed.exception()  # Seen, even if nobody waits for it any more.
+        else:
+            self._link.lost(str(error))
+
+
+class BackgroundLoop:
+    """An event loop in a thread of its own, for clients without one."""
+
+    def __init__(self) -> None:
+        self.loop = _new_loop()
+        self._thread = threading.Thread(target=self._run, name="ringdove-client", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        self.loop.close()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop  # noqa: PLC0415  plain asyncio does where it is missing
+    except ImportError:
+        return asyncio.new_event_loop()
+    return cast("asyncio.AbstractEventLoop", uvloop.new_event_loop())

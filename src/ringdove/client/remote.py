@@ -1,0 +1,364 @@
+"""A client's backend on a server: every request of `Backend` over a link.
+
+Messages become blocks here, by the same code that the library uses in one process; the server only
+checks and stores them. A request whose connection breaks is repeated on the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ringdove import limits
+from ringdove.client.address import parse
+from ringdove.client.link import BackgroundLoop, Link, LinkOptions
+from ringdove.client.streaming import RemoteStream
+from ringdove.clock import Clock, SystemClock
+from ringdove.controllers.broker import QueueStats, total_stats
+from ringdove.controllers.catalog import QueueInfo
+from ringdove.controllers.dequeue import Received
+from ringdove.controllers.sending import Delivered as DeliveredParcel
+from ringdove.controllers.sending import Outgoing, Parcel, Sender, SentBatch, Sequencer
+from ringdove.core.dedup import Appended
+from ringdove.core.receipt import Receipt
+from ringdove.core.runs import LeasedRun
+from ringdove.core.settings import check_name
+from ringdove.core.stripe import Part
+from ringdove.errors import (
+    ConnectionClosed,
+    QueueNotFound,
+    ReceiptStale,
+    RemoteProtocolError,
+)
+from ringdove.pending import Pending, on_event_loop
+from ringdove.protocol import messages
+from ringdove.protocol.frames import blocks_of
+from ringdove.protocol.messages import Verb
+from ringdove.protocol.session import Request
+from ringdove.stores.base import Delivered, Start, StripeId, StripeStats, SubscriptionStats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ringdove.core.block import Block
+    from ringdove.errors import ClientError
+    from ringdove.protocol.frames import Frame
+
+#: Times that a request damaged on its way is repeated.
+_DAMAGED_MAX = 3
+
+
+class RemoteBackend:
+    """See `ringdove.client.backend.Backend`."""
+
+    def __init__(self, url: str, *, clock: Clock | None = None, **options: Any) -> None:
+        self._address = parse(url)
+        self._options = LinkOptions(**options)
+        self._clock: Clock = clock or SystemClock()
+        self._background: BackgroundLoop | None = None
+        self._link: Link | None = None
+        self._known: dict[str, QueueInfo] = {}
+        self._sender = Sender(self, self._deliver, self._clock.now_ms)
+        #: Numbers sends that have no producer of their own, so that a repeated one is recognised.
+        self._own = Sequencer(os.urandom(16))
+        self._own_lock = threading.Lock()
+
+    @property
+    def link(self) -> Link:
+        """The way to the servers."""
+        if self._link is None:
+            raise ConnectionClosed("The connection is not open.")
+        return self._link
+
+    async def open(self) -> None:
+        """Connect to one of the servers."""
+        if on_event_loop():
+            self._link = Link(self._address, self._options, asyncio.get_running_loop())
+            await self._link.open()
+            return
+        self._background = BackgroundLoop()
+        self._link = Link(self._address, self._options, self._background.loop)
+        try:
+            await self._elsewhere(self._link.open())
+        except BaseException:
+            self._background.stop()
+            raise
+
+    async def close(self) -> None:
+        """Close the connection. Idempotent."""
+        link, self._link = self._link, None
+        if link is None:
+            return
+        if self._background is None:
+            await link.close()
+        else:
+            await self._elsewhere(link.close(), link.loop)
+            self._background.stop()
+
+    async def _elsewhere(
+        self, coroutine: Any, loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        """Run a coroutine on the background loop, and wait for it here."""
+        done: Pending[None] = Pending()
+
+        async def work() -> None:
+            try:
+                await coroutine
+            except BaseException as error:  # noqa: BLE001  delivered to whoever waits
+                done.fail(error)
+            else:
+                done.resolve(None)
+
+        asyncio.run_coroutine_threadsafe(work(), loop or self.link.loop)
+        await done
+
+    # -- asking ---------------------------------------------------------------------------------
+
+    async def _ask(
+        self,
+        verb: Verb,
+        value: Any = None,
+        blocks: Sequence[Block] = (),
+        wait_s: float | None = 0,
+    ) -> tuple[Frame, Request]:
+        link = self.link
+        timeout_s = link.options.timeout_s
+        meta = b"" if value is None else messages.encode(value)
+        for attempt in range(_DAMAGED_MAX + 1):
+            deadline_s = None if wait_s is None else link.loop.time() + timeout_s + wait_s
+            request = Request(verb, meta, blocks, deadline_s)
+            link.submit(request)
+            try:
+                return await request.answer, request
+            except RemoteProtocolError:
+                if attempt == _DAMAGED_MAX:
+                    raise
+            except BaseException:
+                if not request.answer.done:
+                    link.session.forget(request)
+                raise
+        raise AssertionError
+
+    async def _get(self, kind: Any, verb: Verb, value: Any = None) -> Any:
+        frame, _ = await self._ask(verb, value)
+        return messages.decode(kind, frame.meta)
+
+    # -- queues ---------------------------------------------------------------------------------
+
+    async def create_queue(self, name: str, settings: dict[str, Any]) -> QueueInfo:
+        """See Backend."""
+        ask = messages.Settings(name, settings)
+        return self._remember(await self._get(messages.WireInfo, Verb.CREATE, ask))
+
+    async def get_queue(self, name: str) -> QueueInfo:
+        """See Backend."""
+        return self._remember(await self._get(messages.WireInfo, Verb.GET, check_name(name)))
+
+    async def get(self, name: str) -> QueueInfo:
+        """The queue as it was when last looked at, for packing messages."""
+        return self._known.get(name) or await self.get_queue(name)
+
+    def forget(self, name: str) -> None:
+        """Look at the queue again at its next use."""
+        self._known.pop(name, None)
+
+    async def list_queues(self, prefix: str = "") -> list[QueueInfo]:
+        """See Backend."""
+        found = await self._get(list[messages.WireInfo], Verb.LIST, prefix)
+        return [_info(wire) for wire in found]
+
+    async def change_queue(self, name: str, settings: dict[str, Any]) -> QueueInfo:
+        """See Backend."""
+        ask = messages.Settings(name, settings)
+        return self._remember(await self._get(messages.WireInfo, Verb.CHANGE, ask))
+
+    async def delete_queue(self, name: str) -> None:
+        """See Backend."""
+        self.forget(name)
+        request: Request | None = None
+        try:
+            _, request = await self._ask(Verb.DELETE, name)
+        except QueueNotFound:
+            if request is None or request.sent_times < 2:
+                raise
+
+    async def purge_queue(self, name: str) -> int:
+        """See Backend."""
+        count: int = await self._get(int, Verb.PURGE, name)
+        return count
+
+    async def queue_stats(self, name: str) -> QueueStats:
+        """See Backend."""
+        found = await self._get(list[messages.WireStripeStats], Verb.STATS, name)
+        return total_stats(
+            name,
+            {
+                StripeId(*s.stripe): StripeStats(
+                    s.epoch, s.head, s.tail, s.nbytes, s.oldest_ms,
+                    [SubscriptionStats(*sub) for sub in s.subscriptions],
+                )
+                for s in found
+            },
+        )  # fmt: skip
+
+    def _remember(self, wire: messages.WireInfo) -> QueueInfo:
+        if len(self._known) >= limits.SETTINGS_CACHE_MAX:
+            self._known.clear()
+        info = self._known[wire.name] = _info(wire)
+        return info
+
+    # -- subscriptions --------------------------------------------------------------------------
+
+    async def subscriptions(self, queue: str) -> tuple[str, ...]:
+        """See Backend."""
+        return tuple(await self._get(list[str], Verb.SUBSCRIPTIONS, queue))
+
+    async def subscribe(
+        self, queue: str, subscription: str, start: Start, *, keep_default: bool = False
+    ) -> None:
+        """See Backend."""
+        ask = messages.Subscribe(queue, subscription, start, keep_default)
+        await self._ask(Verb.SUBSCRIBE, ask)
+
+    async def unsubscribe(self, queue: str, subscription: str) -> None:
+        """See Backend."""
+        await self._ask(Verb.UNSUBSCRIBE, (queue, subscription))
+
+    # -- messages -------------------------------------------------------------------------------
+
+    async def send(self, queue: str, outgoing: Outgoing) -> SentBatch:
+        """See Backend."""
+        if outgoing.producer is None and outgoing.ids is None:
+            outgoing = outgoing._replace(producer=self._own, sequences={})
+        return await self._sender.send(queue, outgoing)
+
+    async def _deliver(self, queue: str, version: int, parcel: Parcel) -> DeliveredParcel:
+        segments = [
+            messages.WireSegment(s.producer, s.sequence, s.span, s.message_id)
+            for s in parcel.segments
+        ]
+        ask = messages.Send(queue, version, parcel.number, parcel.level, parcel.delay_ms, segments)
+        frame, _ = await self._ask(Verb.SEND, ask, [s.block for s in parcel.segments])
+        stored: messages.Stored = messages.decode(messages.Stored, frame.meta)
+        answers: list[Any] = [
+            Appended(base, duplicate) if error is None else messages.decode_error(*error)
+            for base, duplicate, error in stored.answers
+        ]
+        return StripeId(*stored.stripe), answers
+
+    async def receive(
+        self, queue: str, subscription: str, max: int, wait_s: float | None, lease_ms: int | None
+    ) -> list[Received]:
+        """See Backend."""
+        ask = messages.Receive(queue, subscription, max, wait_s, lease_ms)
+        frame, _ = await self._ask(Verb.RECEIVE, ask, wait_s=wait_s)
+        runs: list[messages.WireRun] = messages.decode(list[messages.WireRun], frame.meta)
+        blocks = blocks_of(frame, sum(run.blocks for run in runs))
+        received = []
+        at = 0
+        for run in runs:
+            receipt = Receipt._make(run.receipt)
+            parts = [Part(block, 0, block.count) for block in blocks[at : at + run.blocks]]
+            at += run.blocks
+            leased = LeasedRun(
+                receipt.lo, receipt.hi, receipt.token, run.until_ms, run.receives, run.first_ms
+            )
+            received.append(
+                Received(
+                    receipt, run.until_ms, run.receives, run.first_ms, Delivered(leased, parts)
+                )
+            )
+        return received
+
+    async def _settle(
+        self, verb: Verb, receipts: Sequence[Receipt], value: int | None
+    ) -> list[int | ClientError]:
+        frame, request = await self._ask(verb, messages.Settle(list(receipts), value))
+        answers: list[int | messages.WireError] = messages.decode(
+            list[int | messages.WireError], frame.meta
+        )
+        found: list[Any] = []
+        for answer in answers:
+            error = None if isinstance(answer, int) else messages.decode_error(*answer)
+            if error is None:
+                found.append(answer)
+            elif isinstance(error, ReceiptStale) and request.sent_times > 1:
+                found.append(0)  # The first attempt was served; only its answer was lost.
+            else:
+                found.append(error)
+        return found
+
+    async def acknowledge(self, receipts: Sequence[Receipt]) -> list[int | ClientError]:
+        """See Backend."""
+        return await self._settle(Verb.ACKNOWLEDGE, receipts, None)
+
+    async def extend(self, receipts: Sequence[Receipt], lease_ms: int) -> list[int | ClientError]:
+        """See Backend."""
+        return await self._settle(Verb.EXTEND, receipts, lease_ms)
+
+    async def release(
+        self, receipts: Sequence[Receipt], delay_ms: int | None
+    ) -> list[int | ClientError]:
+        """See Backend."""
+        return await self._settle(Verb.RELEASE, receipts, delay_ms)
+
+    async def bury(self, queue: str, receipt: Receipt, blocks: list[Block], reason: str) -> None:
+        """See Backend."""
+        ask = messages.Bury(queue, receipt, reason, len(blocks))
+        await self._ask(Verb.BURY, ask, blocks)
+
+    async def redrive(
+        self,
+        queue: str,
+        target: str | None,
+        max: int | None,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """See Backend. Moves step by step, so that progress shows and no answer takes long."""
+        moved = 0
+        while max is None or moved < max:
+            want = _REDRIVE_STEP if max is None else min(_REDRIVE_STEP, max - moved)
+            count: int = await self._get(int, Verb.REDRIVE, messages.Redrive(queue, target, want))
+            moved += count
+            if on_progress is not None:
+                on_progress(moved)
+            if count < want:
+                break
+        return moved
+
+    async def stream(
+        self,
+        queue: str,
+        subscription: str,
+        owner: bytes,
+        positions: Mapping[StripeId, int],
+        lease_ms: int,
+    ) -> RemoteStream:
+        """See Backend."""
+        stream = RemoteStream(self.link, queue, subscription, owner, positions, lease_ms)
+        await stream.open()
+        return stream
+
+    # -- reading by offset ----------------------------------------------------------------------
+
+    async def read(
+        self, stripe: StripeId, offset: int, messages_max: int, *, skip_trimmed: bool = True
+    ) -> list[Block]:
+        """See Backend."""
+        ask = messages.Read(stripe, offset, messages_max, skip_trimmed)
+        frame, _ = await self._ask(Verb.READ, ask)
+        return blocks_of(frame, messages.decode(int, frame.meta))
+
+    async def position(self, stripe: StripeId, start: Start) -> int:
+        """See Backend."""
+        offset: int = await self._get(int, Verb.POSITION, messages.Position(stripe, start))
+        return offset
+
+
+def _info(wire: messages.WireInfo) -> QueueInfo:
+    return QueueInfo(wire.name, wire.id, wire.settings, wire.version, wire.created_ms)
+
+
+_REDRIVE_STEP = 1_000

@@ -1,0 +1,224 @@
+"""The receiver's end of a stream from a server (M1, M2).
+
+Each stripe has an offset that is wanted next. A block that starts there is taken; one that came
+already is dropped; when one is missing or damaged, the wanted offset is asked for again, once, and
+everything until it comes is dropped. A broken connection is one way to lose blocks: after the next
+welcome the stream is opened again where it stands, under a new fence.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from ringdove import limits
+from ringdove.controllers.streaming import StreamedBlock
+from ringdove.errors import ConnectionClosed, RemoteProtocolError, RingdoveError
+from ringdove.pending import Pending
+from ringdove.protocol import frames, messages
+from ringdove.protocol.frames import blocks_of
+from ringdove.protocol.messages import Verb
+from ringdove.protocol.session import Request, SessionState
+from ringdove.stores.base import StripeId
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ringdove.client.link import Link
+    from ringdove.protocol.frames import Frame
+
+
+class RemoteStream:
+    """See `ringdove.controllers.streaming.BlockStream`, whose methods it has."""
+
+    def __init__(
+        self,
+        link: Link,
+        queue: str,
+        subscription: str,
+        owner: bytes,
+        positions: Mapping[StripeId, int],
+        lease_ms: int,
+    ) -> None:
+        self.fence = 0
+        #: Next offset wanted, by stripe.
+        self.cursors: dict[StripeId, int] = dict(positions)
+        self._link = link
+        self._queue = queue
+        self._subscription = subscription
+        self._owner = owner
+        self._lease_ms = lease_ms
+        self._number = 0
+        #: Grows with every connection; blocks of an earlier one are not in the present window.
+        self._generation = 0
+        #: Blocks, their bytes, and the generation they came in.
+        self._arrived: deque[tuple[StreamedBlock, int, int]] = deque()
+        self._asked: set[StripeId] = set()
+        #: Bytes handed out and not yet freed, by stripe: end offset, bytes, generation.
+        self._held: dict[StripeId, deque[tuple[int, int, int]]] = {}
+        self._signal: Pending[None] = Pending()
+        self._failure: RingdoveError | None = None
+        self._closed = False
+
+    async def open(self) -> None:
+        """Claim the subscription; raises SubscriptionBusy while somebody else has it."""
+        request = self._request()
+        self._link.submit(request)
+        self._begin(await request.answer)
+        self._link.on_welcome.append(self._reopen)
+
+    def _request(self) -> Request:
+        ask = messages.Stream(
+            self._queue,
+            self._subscription,
+            self._owner,
+            list(self.cursors.items()),
+            limits.STREAM_WINDOW_BYTES,
+            self._lease_ms,
+        )
+        request = Request(Verb.STREAM, messages.encode(ask))
+        request.on_begin = self._listen
+        return request
+
+    def _listen(self, number: int) -> None:
+        """Have the frames with this number; runs on the link's loop, before any can come."""
+        self._link.streams.pop(self._number, None)
+        self._link.streams[number] = self._take
+        self._number = number
+        self._generation += 1
+        self._asked.clear()
+
+    def _begin(self, frame: Frame) -> None:
+        streaming: messages.Streaming = messages.decode(messages.Streaming, frame.meta)
+        self.fence = streaming.fence
+        for stripe, offset in streaming.positions:
+            self.cursors.setdefault(StripeId(*stripe), offset)
+
+    def _reopen(self) -> None:
+        """A new connection: go on where the stream stands."""
+        if self._closed or self._failure is not None:
+            return
+        request = self._request()
+        self._link.submit(request)
+
+        def answered() -> None:
+            error = request.answer.error()
+            if error is None:
+                self._begin(request.answer.result())
+            elif isinstance(error, RingdoveError):
+                self._fail(error)
+
+        request.answer.when_done(answered)
+
+    # -- blocks come in, on the link's loop -----------------------------------------------------
+
+    def _take(self, frame: Frame) -> None:
+        if frame.verb == Verb.STREAM_ENDED:
+            self._fail(messages.decode_error(*messages.decode(messages.WireError, frame.meta)))
+            return
+        raw, wanted = messages.decode(tuple[messages.Stripe, int], frame.meta)
+        stripe = StripeId(*raw)
+        nbytes = len(frame.blob)
+        cursor = self.cursors.get(stripe, wanted)
+        try:
+            [block] = blocks_of(frame, 1)
+        except RemoteProtocolError:
+            self._drop(stripe, nbytes, cursor)
+            return
+        if wanted > cursor:
+            self._drop(stripe, nbytes, cursor)
+        elif block.end <= cursor:
+            self._free(stripe, -1, nbytes)
+        else:
+            self._asked.discard(stripe)
+            if block.base < cursor:
+                block = block.slice(cursor - block.base, block.count)
+            self.cursors[stripe] = block.end
+            self._arrived.append((StreamedBlock(stripe, cursor, block), nbytes, self._generation))
+            self._wake()
+
+    def _drop(self, stripe: StripeId, nbytes: int, cursor: int) -> None:
+        """A block is missing or damaged: ask for it again, once, and drop what follows."""
+        if stripe in self._asked:
+            self._free(stripe, -1, nbytes)
+            return
+        self._asked.add(stripe)
+        self._tell(messages.StreamAck(stripe, cursor, nbytes, resend=True))
+
+    def _free(self, stripe: StripeId, following: int, nbytes: int) -> None:
+        self._tell(messages.StreamAck(stripe, following, nbytes))
+
+    def _tell(self, ack: messages.StreamAck) -> None:
+        self._link.write_soon(frames.encode(Verb.STREAM_ACK, self._number, messages.encode(ack)))
+
+    def _fail(self, error: RingdoveError) -> None:
+        self._failure = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._signal.done:
+            self._signal.resolve(None)
+
+    # -- blocks go out --------------------------------------------------------------------------
+
+    async def next(self, wait_s: float | None = None) -> StreamedBlock | None:
+        """The next block, in order; None when there is none in time."""
+        while not self._arrived:
+            if self._failure is not None:
+                raise self._failure
+            if self._closed:
+                raise ConnectionClosed("The stream has been closed.")
+            self._signal = Pending()
+            if self._arrived or self._failure is not None:
+                continue
+            if not await self._signal.until(wait_s):
+                return None
+        streamed, nbytes, generation = self._arrived.popleft()
+        held = self._held.setdefault(streamed.stripe, deque())
+        held.append((streamed.block.end, nbytes, generation))
+        return streamed
+
+    async def acknowledge(self, stripe: StripeId, offset: int) -> None:
+        """Everything below `offset` is done; raises FenceStale when the claim was lost."""
+        if self._failure is not None:
+            raise self._failure
+        held = self._held.get(stripe, deque())
+        freed = 0
+        while held and held[0][0] <= offset:
+            _, nbytes, generation = held.popleft()
+            if generation == self._generation:
+                freed += nbytes
+        self._free(stripe, offset, freed)
+
+    def rewind(self, stripe: StripeId, offset: int) -> None:
+        """Have a stripe from `offset` again: processing was refused."""
+        kept = [entry for entry in self._arrived if entry[0].stripe != stripe]
+        freed = sum(
+            nbytes
+            for streamed, nbytes, generation in self._arrived
+            if streamed.stripe == stripe and generation == self._generation
+        )
+        held = self._held.pop(stripe, deque())
+        freed += sum(nbytes for _, nbytes, generation in held if generation == self._generation)
+        self._arrived = deque(kept)
+        self.cursors[stripe] = offset
+        self._asked.add(stripe)
+        self._tell(messages.StreamAck(stripe, offset, freed, resend=True))
+
+    async def close(self) -> None:
+        """End the stream and give the claim up. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._wake()
+        if self._reopen in self._link.on_welcome:
+            self._link.on_welcome.remove(self._reopen)
+        self._link.streams.pop(self._number, None)
+        if self._failure is None and self._link.session.state is SessionState.CONNECTED:
+            request = Request(Verb.STREAM_CLOSE, messages.encode(self._number))
+            self._link.submit(request)
+            await request.answer.until(_CLOSE_S_MAX)
+
+
+#: Seconds to wait for the server's word that a claim was given up.
+_CLOSE_S_MAX = 2.0

@@ -1,0 +1,1 @@
+"""Where requests come in: I/O shells around the protocols and the broker."""

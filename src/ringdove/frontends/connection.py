@@ -1,0 +1,340 @@
+"""One client's connection to the native port: frames in, requests to the broker, answers out.
+
+Requests are begun in the order they arrive, without waiting for one another, so sends are stored in
+the order they were sent and one commit answers many. Reading pauses while too much is under way or
+the client does not take its answers; so a fast producer is slowed down and a slow consumer is not
+buffered for without bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from ringdove import limits
+from ringdove.errors import (
+    ConnectionClosed,
+    FatalClientError,
+    LimitExceeded,
+    NotAuthorized,
+    RemoteProtocolError,
+    RingdoveError,
+    StoreUnavailable,
+)
+from ringdove.frontends.requests import HANDLERS, encode_received
+from ringdove.frontends.streams import ServerStream
+from ringdove.protocol import frames, messages
+from ringdove.protocol.messages import Verb
+from ringdove.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringdove.controllers.dequeue import Received
+    from ringdove.core.block import Block
+    from ringdove.frontends.native import NativeServer
+    from ringdove.pending import Driven
+    from ringdove.protocol.frames import Frame
+
+_log = logging.getLogger(__name__)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """See the module."""
+
+    def __init__(self, server: NativeServer) -> None:
+        self._server = server
+        self._decoder = frames.FrameDecoder(server.scratch)
+        self._transport: asyncio.Transport | None = None
+        self._welcomed = False
+        #: Requests begun and not answered: their bytes, and what can be cancelled.
+        self._under_way: dict[int, int] = {}
+        self._under_way_bytes = 0
+        self._receives: dict[int, Driven] = {}
+        self._streams: dict[int, ServerStream] = {}
+        self._reading = True
+        self.writable = True
+        self.draining = False
+        #: Set when the connection is over, and while draining when all requests are answered.
+        self.gone = asyncio.Event()
+        self._answered = asyncio.Event()
+        self.heard_s = server.loop.time()
+        #: When a frame that has begun must have ended.
+        self.frame_due_s: float | None = self.heard_s + limits.HELLO_S_MAX
+
+    # -- asyncio --------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio."""
+        self._transport = transport = cast("asyncio.Transport", transport)
+        transport.set_write_buffer_limits(high=limits.WRITE_BUFFER_BYTES)
+        self._server.connected(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """See asyncio."""
+        self._transport = None
+        self.gone.set()
+        self._answered.set()
+        self._server.disconnected(self)
+        for driven in self._receives.values():
+            driven.cancel()
+        self._receives.clear()
+        for stream in list(self._streams.values()):
+            stream.stop()
+        self._streams.clear()
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        """See asyncio."""
+        return self._decoder.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See asyncio."""
+        server = self._server
+        server.bytes_in += nbytes
+        self.heard_s = server.loop.time()
+        try:
+            for frame in self._decoder.wrote(nbytes):
+                self._take(frame)
+        except RingdoveError as error:
+            self._refuse(error)
+            return
+        if not self._welcomed:
+            return
+        if not self._decoder.partial:
+            self.frame_due_s = None
+        elif self.frame_due_s is None:
+            self.frame_due_s = self.heard_s + limits.FRAME_S_MAX
+
+    def eof_received(self) -> bool:
+        """See asyncio."""
+        return False
+
+    def pause_writing(self) -> None:
+        """See asyncio."""
+        self.writable = False
+        self._regulate()
+
+    def resume_writing(self) -> None:
+        """See asyncio."""
+        self.writable = True
+        self._regulate()
+        for stream in list(self._streams.values()):
+            stream.go_on()
+
+    # -- requests -------------------------------------------------------------------------------
+
+    def _take(self, frame: Frame) -> None:
+        if not self._welcomed:
+            self._welcome(frame)
+            return
+        if frame.verb == Verb.PING:
+            self._write(Verb.REPLY, frame.number, b"")
+        elif frame.verb == Verb.STREAM_ACK:
+            stream = self._streams.get(frame.number)
+            if stream is not None:
+                stream.acknowledged(messages.decode(messages.StreamAck, frame.meta))
+        elif self.draining:
+            self._answer_error(
+                frame.number, ConnectionClosed("The server is closing; connect again.")
+            )
+        else:
+            self._begin(frame)
+
+    def _welcome(self, frame: Frame) -> None:
+        if frame.verb != Verb.HELLO:
+            raise RemoteProtocolError("A connection begins with HELLO.")
+        hello: messages.Hello = messages.decode(messages.Hello, frame.meta)
+        if hello.version != messages.PROTOCOL_VERSION:
+            raise FatalClientError(
+                f"The client speaks version {hello.version} of the protocol; this server speaks "
+                f"{messages.PROTOCOL_VERSION}."
+            )
+        token = self._server.token
+        if token is not None and not secrets.compare_digest(hello.credentials, token.encode()):
+            raise NotAuthorized(
+                "The server asks for a token, and the client gave none or another one: "
+                "use ringdove://:TOKEN@HOST:PORT."
+            )
+        self._welcomed = True
+        self.frame_due_s = None
+        self._decoder.frame_bytes_max = limits.FRAME_BYTES_MAX
+        welcome = messages.Welcome(
+            messages.PROTOCOL_VERSION,
+            f"ringdove {__version__}",
+            [feature for feature in messages.FEATURES if feature in hello.features],
+            limits.FRAME_BYTES_MAX,
+            limits.REQUESTS_IN_FLIGHT_MAX,
+            limits.IDLE_S_MAX / 3,
+        )
+        self._write(Verb.REPLY, frame.number, messages.encode(welcome))
+
+    def _begin(self, frame: Frame) -> None:
+        number = frame.number
+        nbytes = len(frame.blob)
+        if number in self._under_way:
+            raise RemoteProtocolError(f"Request {number} is still under way; numbers are unique.")
+        self._under_way[number] = nbytes
+        self._under_way_bytes += nbytes
+        self._server.requests += 1
+        try:
+            self._dispatch(frame)
+        except RemoteProtocolError as error:
+            # The frame was whole, but what is in it is damaged or unknown: the sender may retry.
+            self._answer_error(number, error)
+        self._regulate()
+
+    def _dispatch(self, frame: Frame) -> None:
+        number = frame.number
+        spawn = self._server.runner.spawn
+        broker = self._server.broker
+        if frame.verb == Verb.RECEIVE:
+            self._begin_receive(number, messages.decode(messages.Receive, frame.meta))
+        elif frame.verb == Verb.STREAM:
+            stream = ServerStream(self, self._server, number)
+            self._streams[number] = stream
+            stream.open(messages.decode(messages.Stream, frame.meta))
+        elif frame.verb == Verb.STREAM_CLOSE:
+            stopped = self._streams.pop(messages.decode(int, frame.meta), None)
+            if stopped is not None:
+                stopped.close()
+            self.answer(number, b"")
+        else:
+            handler = HANDLERS.get(frame.verb)
+            if handler is None:
+                raise RemoteProtocolError(f"There is no verb {frame.verb}.")
+            spawn(handler(broker, frame), partial(self._handled, number))
+
+    def _begin_receive(self, number: int, ask: messages.Receive) -> None:
+        receive = self._server.broker.receive(
+            ask.queue, ask.subscription, ask.max, ask.wait_s, ask.lease_ms
+        )
+        driven = self._server.runner.spawn(receive, partial(self._received, number))
+        if not driven.over:
+            self._receives[number] = driven
+
+    def _received(
+        self, number: int, received: list[Received] | None, error: BaseException | None
+    ) -> None:
+        self._receives.pop(number, None)
+        if received is None:
+            self._handled(number, None, error)
+            return
+        if self._transport is None and received:
+            self._server.give_back(received)
+            return
+        meta, blocks = encode_received(received)
+        self._server.messages_out += sum(block.count for block in blocks)
+        self.answer(number, meta, blocks)
+
+    def _handled(
+        self, number: int, answer: tuple[bytes, list[Block]] | None, error: BaseException | None
+    ) -> None:
+        if error is None and answer is not None:
+            self.answer(number, *answer)
+        elif isinstance(error, RingdoveError):
+            self._answer_error(number, error)
+        else:
+            _log.error("A request failed.", exc_info=error)
+            self._answer_error(number, StoreUnavailable(f"The server failed: {error!r}."))
+
+    # -- answers --------------------------------------------------------------------------------
+
+    def answer(self, number: int, meta: bytes, blocks: Sequence[Block] = ()) -> None:
+        """Answer a request, which is over with it."""
+        self._end(number)
+        self._write(Verb.REPLY, number, meta, blocks)
+
+    def _answer_error(self, number: int, error: RingdoveError) -> None:
+        self._end(number)
+        self._write(Verb.ERROR, number, messages.encode(messages.encode_error(error)))
+
+    def refuse_stream(self, number: int, error: RingdoveError, *, begun: bool) -> None:
+        """A stream could not begin, or ended."""
+        self._streams.pop(number, None)
+        if not begun:
+            self._answer_error(number, error)
+            return
+        self._write(Verb.STREAM_ENDED, number, messages.encode(messages.encode_error(error)))
+
+    def push(self, number: int, meta: bytes, block: Block) -> None:
+        """Send a block of a stream."""
+        self._server.messages_out += block.count
+        self._write(Verb.BLOCK, number, meta, [block])
+
+    def _end(self, number: int) -> None:
+        self._under_way_bytes -= self._under_way.pop(number, 0)
+        if self.draining and not self._under_way:
+            self._answered.set()
+        if not self._reading:
+            self._regulate()
+
+    def _write(self, verb: int, number: int, meta: bytes, blocks: Sequence[Block] = ()) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        for buffer in frames.encode(verb, number, meta, blocks):
+            self._server.bytes_out += len(buffer)
+            transport.write(buffer)
+        if transport.get_write_buffer_size() > limits.WRITE_BUFFER_BYTES_MAX:
+            _log.warning("A client does not take its answers; it is dropped.")
+            transport.abort()
+
+    # -- pressure and the end -------------------------------------------------------------------
+
+    def _regulate(self) -> None:
+        """Read on only while what is under way stays within its limits."""
+        wanted = (
+            self.writable
+            and len(self._under_way) < limits.REQUESTS_IN_FLIGHT_MAX
+            and self._under_way_bytes < limits.REQUESTS_BYTES_MAX
+        )
+        if wanted != self._reading and self._transport is not None:
+            self._reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _refuse(self, error: RingdoveError) -> None:
+        """Say why, and close: the stream of bytes cannot go on."""
+        self._server.refused += 1
+        self._write(Verb.GOODBYE, 0, messages.encode(messages.encode_error(error)))
+        self.close()
+
+    def expire(self, now_s: float) -> None:
+        """Drop the connection if it is dead or dawdles."""
+        if self.frame_due_s is not None and now_s > self.frame_due_s:
+            self._refuse(LimitExceeded("A frame, or HELLO, did not arrive in time."))
+        elif now_s - self.heard_s > limits.IDLE_S_MAX:
+            self._refuse(LimitExceeded(f"Nothing was heard for {limits.IDLE_S_MAX} s."))
+
+    def drain(self) -> None:
+        """Take no more requests; answer parked receivers, let sends finish."""
+        self.draining = True
+        closing = ConnectionClosed("The server is closing; connect again.")
+        for number, driven in list(self._receives.items()):
+            driven.cancel()
+            self.answer(number, *encode_received([]))
+        self._receives.clear()
+        for stream in list(self._streams.values()):
+            stream.stop()
+        self._streams.clear()
+        self._write(Verb.GOODBYE, 0, messages.encode(messages.encode_error(closing)))
+
+    async def settled(self) -> None:
+        """Wait until every request has been answered, while draining."""
+        if self._under_way:
+            await self._answered.wait()
+
+    @property
+    def parked(self) -> int:
+        """Receives that wait."""
+        return len(self._receives)
+
+    def close(self) -> None:
+        """Send what is written, then close."""
+        if self._transport is not None:
+            self._transport.close()

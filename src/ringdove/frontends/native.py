@@ -1,0 +1,135 @@
+"""The native TCP front end: listens, and drives all connections on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from typing import TYPE_CHECKING, Any
+
+from ringdove import limits
+from ringdove.frontends.connection import Connection
+from ringdove.pending import Runner
+from ringdove.protocol.frames import SCRATCH_BYTES
+
+if TYPE_CHECKING:
+    import ssl
+    from pathlib import Path
+
+    from ringdove.controllers.broker import Broker
+    from ringdove.controllers.dequeue import Received
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between two looks for dead connections.
+_SWEEP_S = 1.0
+_BACKLOG = 4096
+
+
+class NativeServer:
+    """The native protocol over TCP, with or without TLS, and over a unix socket."""
+
+    def __init__(
+        self, broker: Broker, loop: asyncio.AbstractEventLoop, token: str | None = None
+    ) -> None:
+        self.broker = broker
+        self.loop = loop
+        self.token = token
+        self.runner = Runner(loop)
+        #: What all connections read into; each takes its bytes out before the next one reads.
+        self.scratch = bytearray(SCRATCH_BYTES)
+        #: Counters since the start.
+        self.accepted = 0
+        self.refused = 0
+        self.requests = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.messages_out = 0
+        self.connections: set[Connection] = set()
+        self._listeners: list[asyncio.Server] = []
+        self._unix: Path | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Listen on an address; answers the port, which is a free one for 0."""
+        listener = await self.loop.create_server(
+            lambda: Connection(self), host, port, ssl=tls, backlog=_BACKLOG
+        )
+        self._listeners.append(listener)
+        self._sweep_later()
+        bound: int = listener.sockets[0].getsockname()[1]
+        return bound
+
+    async def listen_unix(self, path: Path) -> None:
+        """Listen on a unix socket."""
+        listener = await self.loop.create_unix_server(
+            lambda: Connection(self), str(path), backlog=_BACKLOG
+        )
+        self._listeners.append(listener)
+        self._unix = path
+        self._sweep_later()
+
+    async def close(self) -> None:
+        """Answer parked receivers, let accepted sends commit, then close every connection."""
+        for listener in self._listeners:
+            listener.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for connection in list(self.connections):
+            connection.drain()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limits.DRAIN_S_MAX):
+                for connection in list(self.connections):
+                    await connection.settled()
+        for connection in list(self.connections):
+            connection.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limits.DRAIN_S_MAX):
+                for connection in list(self.connections):
+                    await connection.gone.wait()
+        if self._unix is not None:
+            self._unix.unlink(missing_ok=True)
+
+    @property
+    def parked(self) -> int:
+        """Receives that wait for messages."""
+        return sum(connection.parked for connection in self.connections)
+
+    def connected(self, connection: Connection) -> None:
+        """A client has connected."""
+        self.accepted += 1
+        self.connections.add(connection)
+        if len(self.connections) > limits.CONNECTIONS_MAX:
+            _log.warning("There are %d connections, the most: refused.", limits.CONNECTIONS_MAX)
+            connection.close()
+
+    def disconnected(self, connection: Connection) -> None:
+        """A client has gone."""
+        self.connections.discard(connection)
+
+    def give_back(self, received: list[Received]) -> None:
+        """Messages were leased for a client that has gone: others may have them at once."""
+        receipts = [run.receipt for run in received]
+        self.runner.spawn(self.broker.release(receipts, 0), _given_back)
+
+    def _sweep_later(self) -> None:
+        if self._sweeper is None:
+            self._sweeper = self.loop.call_later(_SWEEP_S, self._sweep)
+
+    def _sweep(self) -> None:
+        now_s = self.loop.time()
+        for connection in list(self.connections):
+            connection.expire(now_s)
+        self._sweeper = self.loop.call_later(_SWEEP_S, self._sweep)
+
+
+def prepare_socket(sock: socket.socket) -> None:
+    """Have dead peers noticed by the operating system too, and small frames sent at once."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+def _given_back(_: Any, error: BaseException | None) -> None:
+    if error is not None:
+        _log.info("Messages of a client that has gone could not be given back: %s", error)

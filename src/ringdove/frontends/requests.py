@@ -1,0 +1,190 @@
+"""What the verbs of the native protocol do: one coroutine each, from a frame to an answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringdove.controllers.sending import Parcel
+from ringdove.core.dedup import Segment
+from ringdove.core.receipt import Receipt
+from ringdove.errors import ClientError, RingdoveError
+from ringdove.protocol import messages
+from ringdove.protocol.frames import blocks_of
+from ringdove.protocol.messages import Verb
+from ringdove.stores.base import Start, StripeId
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable
+    from typing import Any
+
+    from ringdove.controllers.broker import Broker
+    from ringdove.controllers.catalog import QueueInfo
+    from ringdove.controllers.dequeue import Received
+    from ringdove.core.block import Block
+    from ringdove.protocol.frames import Frame
+
+    Reply = tuple[bytes, list[Block]]
+    Handler = Callable[[Broker, Frame], Coroutine[Any, Any, Reply]]
+
+
+async def _send(broker: Broker, frame: Frame) -> Reply:
+    ask: messages.Send = messages.decode(messages.Send, frame.meta)
+    blocks = blocks_of(frame, len(ask.segments))
+    segments = [
+        Segment(block, s.producer, s.sequence, s.span, message_id=s.message_id)
+        for block, s in zip(blocks, ask.segments, strict=True)
+    ]
+    parcel = Parcel(ask.number, ask.level, segments, ask.delay_ms)
+    stripe, answers = await broker.deliver(ask.queue, ask.version, parcel)
+    told: list[tuple[int, bool, messages.WireError | None]] = [
+        (-1, False, messages.encode_error(answer))
+        if isinstance(answer, RingdoveError)
+        else (answer.base, answer.duplicate, None)
+        for answer in answers
+    ]
+    return messages.encode(messages.Stored(stripe, told)), []
+
+
+def encode_received(received: list[Received]) -> Reply:
+    """The answer to a receive."""
+    runs, blocks = [], []
+    for run in received:
+        parts = run.delivered.blocks
+        blocks += parts
+        runs.append(
+            messages.WireRun(run.receipt, run.until_ms, run.receives, run.first_ms, len(parts))
+        )
+    return messages.encode(runs), blocks
+
+
+def _answers(answers: Iterable[int | ClientError]) -> Reply:
+    told = [
+        messages.encode_error(answer) if isinstance(answer, RingdoveError) else answer
+        for answer in answers
+    ]
+    return messages.encode(told), []
+
+
+def _receipts(ask: messages.Settle) -> list[Receipt]:
+    return [Receipt._make(receipt) for receipt in ask.receipts]
+
+
+async def _acknowledge(broker: Broker, frame: Frame) -> Reply:
+    ask: messages.Settle = messages.decode(messages.Settle, frame.meta)
+    return _answers(await broker.acknowledge(_receipts(ask)))
+
+
+async def _extend(broker: Broker, frame: Frame) -> Reply:
+    ask: messages.Settle = messages.decode(messages.Settle, frame.meta)
+    return _answers(await broker.extend(_receipts(ask), ask.value or 0))
+
+
+async def _release(broker: Broker, frame: Frame) -> Reply:
+    ask: messages.Settle = messages.decode(messages.Settle, frame.meta)
+    return _answers(await broker.release(_receipts(ask), ask.value))
+
+
+async def _bury(broker: Broker, frame: Frame) -> Reply:
+    ask: messages.Bury = messages.decode(messages.Bury, frame.meta)
+    receipt = Receipt._make(ask.receipt)
+    await broker.bury(ask.queue, receipt, blocks_of(frame, ask.blocks), ask.reason)
+    return b"", []
+
+
+async def _redrive(broker: Broker, frame: Frame) -> Reply:
+    ask: messages.Redrive = messages.decode(messages.Redrive, frame.meta)
+    return messages.encode(await broker.redrive(ask.queue, ask.target, ask.max)), []
+
+
+def _info(info: QueueInfo) -> messages.WireInfo:
+    return messages.WireInfo(*info)
+
+
+async def _create(broker: Broker, frame: Frame) -> Reply:
+    ask: messages.Settings = messages.decode(messages.Settings, frame.meta)
+    return messages.encode(_info(await broker.create_queue(ask.queue, ask.settings))), []
+
+
+async def _get(broker: Broker, frame: Frame) -> Reply:
+    return messages.encode(_info(await broker.get_queue(messages.decode(str, frame.meta)))), []
+
+
+async def _list(broker: Broker, frame: Frame) -> Reply:
+    found = await broker.list_queues(messages.decode(str, frame.meta))
+    return messages.encode([_info(info) for info in found]), []
+
+
+async def _change(broker: Broker, frame: Frame) -> Reply:
+    ask: messages.Settings = messages.decode(messages.Settings, frame.meta)
+    return messages.encode(_info(await broker.change_queue(ask.queue, ask.settings))), []
+
+
+async def _delete(broker: Broker, frame: Frame) -> Reply:
+    await broker.delete_queue(messages.decode(str, frame.meta))
+    return b"", []
+
+
+async def _purge(broker: Broker, frame: Frame) -> Reply:
+    return messages.encode(await broker.purge_queue(messages.decode(str, frame.meta))), []
+
+
+async def _stats(broker: Broker, frame: Frame) -> Reply:
+    stats = await broker.queue_stats(messages.decode(str, frame.meta))
+    stripes = [
+        messages.WireStripeStats(stripe, *state[:-1], subscriptions=list(state.subscriptions))
+        for stripe, state in stats.stripes.items()
+    ]
+    return messages.encode(stripes), []
+
+
+async def _subscriptions(broker: Broker, frame: Frame) -> Reply:
+    return messages.encode(await broker.subscriptions(messages.decode(str, frame.meta))), []
+
+
+async def _subscribe(broker: Broker, frame: Frame) -> Reply:
+    ask: messages.Subscribe = messages.decode(messages.Subscribe, frame.meta)
+    await broker.subscribe(
+        ask.queue, ask.subscription, Start(*ask.start), keep_default=ask.keep_default
+    )
+    return b"", []
+
+
+async def _unsubscribe(broker: Broker, frame: Frame) -> Reply:
+    queue, subscription = messages.decode(tuple[str, str], frame.meta)
+    await broker.unsubscribe(queue, subscription)
+    return b"", []
+
+
+async def _read(broker: Broker, frame: Frame) -> Reply:
+    ask: messages.Read = messages.decode(messages.Read, frame.meta)
+    blocks = await broker.read(
+        StripeId(*ask.stripe), ask.offset, ask.messages_max, skip_trimmed=ask.skip_trimmed
+    )
+    return messages.encode(len(blocks)), blocks
+
+
+async def _position(broker: Broker, frame: Frame) -> Reply:
+    ask: messages.Position = messages.decode(messages.Position, frame.meta)
+    return messages.encode(await broker.position(StripeId(*ask.stripe), Start(*ask.start))), []
+
+
+HANDLERS: dict[int, Handler] = {
+    Verb.SEND: _send,
+    Verb.ACKNOWLEDGE: _acknowledge,
+    Verb.EXTEND: _extend,
+    Verb.RELEASE: _release,
+    Verb.BURY: _bury,
+    Verb.REDRIVE: _redrive,
+    Verb.CREATE: _create,
+    Verb.GET: _get,
+    Verb.LIST: _list,
+    Verb.CHANGE: _change,
+    Verb.DELETE: _delete,
+    Verb.PURGE: _purge,
+    Verb.STATS: _stats,
+    Verb.SUBSCRIPTIONS: _subscriptions,
+    Verb.SUBSCRIBE: _subscribe,
+    Verb.UNSUBSCRIBE: _unsubscribe,
+    Verb.READ: _read,
+    Verb.POSITION: _position,
+}

@@ -1,0 +1,84 @@
+"""Metrics in Prometheus's format, made from plain integers when somebody asks.
+
+Nothing on the data path knows of this module: controllers and front ends count in attributes of
+their own, and a scrape reads them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client import Metric
+
+    from ringdove.controllers.broker import Broker, QueueStats
+    from ringdove.frontends.native import NativeServer
+
+#: Queues that one scrape looks at.
+QUEUES_MAX = 1_000
+
+
+async def render(broker: Broker, native: NativeServer) -> bytes:
+    """Everything there is to know, as text."""
+    queues = [
+        await broker.queue_stats(info.name) for info in (await broker.list_queues())[:QUEUES_MAX]
+    ]
+    registry = CollectorRegistry()
+    registry.register(_Collector(broker, native, queues))
+    return generate_latest(registry)
+
+
+class _Collector:
+    def __init__(self, broker: Broker, native: NativeServer, queues: list[QueueStats]) -> None:
+        self._broker = broker
+        self._native = native
+        self._queues = queues
+
+    def collect(self) -> Iterator[Metric]:
+        """See prometheus_client."""
+        native, dequeuer, enqueuer = self._native, self._broker.dequeuer, self._broker.enqueuer
+        counters = {
+            "connections_accepted": ("Connections accepted.", native.accepted),
+            "connections_refused": ("Connections refused or dropped.", native.refused),
+            "requests": ("Requests begun.", native.requests),
+            "received_bytes": ("Bytes received.", native.bytes_in),
+            "sent_bytes": ("Bytes sent.", native.bytes_out),
+            "delivered_messages": ("Messages handed to receivers.", dequeuer.delivered),
+            "dequeue_hits": ("Visits to stripes that found messages.", dequeuer.hits),
+            "dequeue_misses": ("Visits to stripes that found none.", dequeuer.misses),
+            "dequeue_looks": ("Rounds of reading counters.", dequeuer.looks),
+            "appended_blocks": ("Blocks given to the store.", enqueuer.blocks),
+            "joined_blocks": ("Of these, joined from several sends.", enqueuer.joined),
+        }
+        for name, (text, value) in counters.items():
+            yield CounterMetricFamily(f"ringdove_{name}", text, value=value)
+        yield GaugeMetricFamily(
+            "ringdove_connections", "Connections open.", value=len(native.connections)
+        )
+        yield GaugeMetricFamily(
+            "ringdove_receivers_parked", "Receivers that wait.", value=dequeuer.parked
+        )
+        yield from self._collect_queues()
+
+    def _collect_queues(self) -> Iterator[Metric]:
+        stored = GaugeMetricFamily("ringdove_queue_bytes", "Bytes stored.", labels=["queue"])
+        tails = CounterMetricFamily(
+            "ringdove_queue_sent_messages", "Messages ever sent.", labels=["queue"]
+        )
+        states = GaugeMetricFamily(
+            "ringdove_queue_messages",
+            "Messages by state.",
+            labels=["queue", "subscription", "state"],
+        )
+        for queue in self._queues:
+            stored.add_metric([queue.name], queue.nbytes)
+            tails.add_metric([queue.name], sum(s.tail for s in queue.stripes.values()))
+            for subscription, counts in queue.subscriptions.items():
+                for state, count in zip(("waiting", "leased", "delayed"), counts, strict=True):
+                    states.add_metric([queue.name, subscription, state], count)
+        yield from (stored, tails, states)

@@ -1,0 +1,204 @@
+"""Frames of the native protocol: the envelope of every request, answer and pushed block.
+
+    0        4        8        12    13     14      16       20
+    | length | meta   | number | verb| flags| magic | check  | meta ... | blocks ...
+    | u32    | u32    | u32    | u8  | u8   | "Rd"  | xxh32  |          |
+
+`length` counts everything after the header. Of that, `meta` bytes are the verb's MessagePack value
+(messages.py); the rest is whole blocks, one after the other, each with its own checksums
+(core/block.py). `check` covers the header before it and the meta, so every byte on the wire is
+covered once. `number` is chosen by whoever asks and repeated in the answer. Little-endian.
+
+`FrameDecoder` takes bytes as they come, in pieces of any size. Small frames are cut from a buffer
+that all connections of a loop may share; a large one is received straight into memory of its own,
+which grows with what has really arrived, never with what a header announces.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import xxhash
+
+from ringdove import limits
+from ringdove.core.block import HEADER_BYTES as BLOCK_HEADER_BYTES
+from ringdove.core.block import Block
+from ringdove.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ringdove.core.columns import Buffer
+
+MAGIC: Final = b"Rd"
+FRAME_HEADER_BYTES: Final = 20
+
+_HEADER = struct.Struct("<IIIBB2s")
+_CHECK = struct.Struct("<I")
+_BLOCK_LENGTH = struct.Struct("<I")
+_BLOCK_LENGTH_AT = 52
+
+
+class Frame(NamedTuple):
+    """One frame as received. The buffers belong to the frame."""
+
+    verb: int
+    number: int
+    flags: int
+    meta: Buffer
+    blob: Buffer
+
+
+def encode(
+    verb: int, number: int, meta: bytes, blocks: Sequence[Block] = (), flags: int = 0
+) -> list[Buffer]:
+    """A frame as buffers to be written one after the other; blocks are not copied."""
+    buffers: list[Buffer] = [block.buffer for block in blocks]
+    length = len(meta) + sum(map(len, buffers))
+    header = _HEADER.pack(length, len(meta), number, verb, flags, MAGIC)
+    check = xxhash.xxh32_intdigest(header + meta)
+    return [b"".join((header, _CHECK.pack(check), meta)), *buffers]
+
+
+class FrameDecoder:
+    """Cuts a stream of bytes into frames.
+
+    Use either `feed`, or `get_buffer` and `wrote` to receive without copying: write up to the
+    buffer's length into it, then say how much. Raises RemoteProtocolError for bytes that are no
+    frame; the stream cannot go on after that.
+    """
+
+    def __init__(self, scratch: bytearray | None = None) -> None:
+        #: Bytes after the header that one frame may have; small until the peer has said hello.
+        self.frame_bytes_max = limits.FRAME_BYTES_MAX_BEFORE_HELLO
+        self._scratch = memoryview(scratch if scratch is not None else bytearray(SCRATCH_BYTES))
+        #: What is left of a frame whose end has not come, unless it is large.
+        self._rest = b""
+        #: A large frame's bytes, header included, how many have come and how many there will be.
+        self._large: bytearray | None = None
+        self._filled = 0
+        self._total = 0
+
+    @property
+    def partial(self) -> bool:
+        """Whether a frame has begun and not ended."""
+        return bool(self._rest) or self._large is not None
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes go."""
+        if self._large is None:
+            return self._scratch
+        if self._filled == len(self._large):
+            grown = bytearray(min(self._total, 2 * self._filled))
+            grown[: self._filled] = self._large
+            self._large = grown
+        return memoryview(self._large)[self._filled :]
+
+    def wrote(self, count: int) -> list[Frame]:
+        """Note that `count` bytes were written to the buffer; the frames that are now complete."""
+        if self._large is None:
+            return self._cut(self._scratch[:count])
+        self._filled += count
+        if self._filled < self._total:
+            return []
+        frame = _open(memoryview(self._large))
+        self._large = None
+        return [frame]
+
+    def feed(self, data: Buffer) -> list[Frame]:
+        """Take bytes from elsewhere; the frames that are now complete."""
+        frames: list[Frame] = []
+        at = 0
+        view = memoryview(data)
+        while at < len(view):
+            room = self.get_buffer()
+            count = min(len(room), len(view) - at)
+            room[:count] = view[at : at + count]
+            frames += self.wrote(count)
+            at += count
+        return frames
+
+    def _cut(self, data: memoryview) -> list[Frame]:
+        """Cut what came, joined to what was left over; copies out of the shared buffer."""
+        frames: list[Frame] = []
+        source: Buffer = self._rest + data if self._rest else data
+        view = memoryview(source)
+        at = 0
+        while len(view) - at >= FRAME_HEADER_BYTES:
+            total = FRAME_HEADER_BYTES + self._checked_length(view[at:])
+            if len(view) - at < total:
+                if total > LARGE_BYTES:
+                    self._begin_large(view[at:], total)
+                    return frames
+                break
+            frames.append(_open(memoryview(bytes(view[at : at + total]))))
+            at += total
+        self._rest = bytes(view[at:])
+        return frames
+
+    def _begin_large(self, begun: memoryview, total: int) -> None:
+        self._rest = b""
+        self._large = bytearray(min(total, max(ALLOCATE_BYTES, len(begun))))
+        self._large[: len(begun)] = begun
+        self._filled = len(begun)
+        self._total = total
+
+    def _checked_length(self, header: memoryview) -> int:
+        length, meta_bytes, _, _, _, magic = _HEADER.unpack_from(header)
+        if magic != MAGIC:
+            raise RemoteProtocolError(
+                "These bytes are no frame of Ringdove's protocol: is the other side a Ringdove "
+                "client or server, and is this its native port?"
+            )
+        if length > self.frame_bytes_max:
+            raise RemoteProtocolError(
+                f"A frame announces {length} bytes; at most {self.frame_bytes_max} are taken."
+            )
+        if meta_bytes > length:
+            raise RemoteProtocolError("A frame's meta is longer than the frame.")
+        return int(length)
+
+
+def _open(view: memoryview) -> Frame:
+    """The frame in exactly these bytes, its check verified."""
+    _, meta_bytes, number, verb, flags, _ = _HEADER.unpack_from(view)
+    meta_end = FRAME_HEADER_BYTES + meta_bytes
+    digest = xxhash.xxh32(view[: _HEADER.size])
+    digest.update(view[FRAME_HEADER_BYTES:meta_end])
+    if digest.intdigest() != _CHECK.unpack_from(view, _HEADER.size)[0]:
+        raise RemoteProtocolError("A frame does not match its check: it was damaged on its way.")
+    return Frame(verb, number, flags, view[FRAME_HEADER_BYTES:meta_end], view[meta_end:])
+
+
+def blocks_of(frame: Frame, count: int) -> list[Block]:
+    """The `count` blocks of a frame, each verified; RemoteProtocolError when they are not that."""
+    blocks = []
+    blob = memoryview(frame.blob)
+    at = 0
+    for _ in range(count):
+        if len(blob) - at < BLOCK_HEADER_BYTES:
+            raise RemoteProtocolError("A frame ends before its last block.")
+        length = BLOCK_HEADER_BYTES + _BLOCK_LENGTH.unpack_from(blob, at + _BLOCK_LENGTH_AT)[0]
+        if len(blob) - at < length:
+            raise RemoteProtocolError("A frame ends within a block.")
+        blocks.append(Block.decode(blob[at : at + length], owned=not blob.readonly))
+        at += length
+    if at != len(blob):
+        raise RemoteProtocolError(f"A frame has {len(blob) - at} bytes after its last block.")
+    return blocks
+
+
+def join(frames: Iterable[Sequence[Buffer]]) -> bytes:
+    """Several encoded frames as bytes."""
+    return b"".join(buffer for frame in frames for buffer in frame)
+
+
+#: What a decoder without a shared buffer reads at a time.
+SCRATCH_BYTES: Final = 256 * 1024
+
+#: A frame longer than this gets memory of its own while it arrives.
+LARGE_BYTES: Final = 64 * 1024
+
+#: What a large frame gets at first; twice as much whenever it has really filled that.
+ALLOCATE_BYTES: Final = 2 * 1024 * 1024

@@ -1,0 +1,288 @@
+"""What the frames of the native protocol say: one MessagePack value per verb and direction.
+
+Values are arrays; fields may be added at the end, and a reader ignores what it does not know.
+Blocks travel beside them (frames.py). Verbs below `REPLY` are requests; the answer has the same number and
+the verb `REPLY`, or `ERROR`. docs/protocol.md draws the life of a message.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Final
+
+import msgspec
+
+from ringdove import errors
+from ringdove.core.settings import QueueSettings  # noqa: TC001  msgspec reads it at run time
+from ringdove.errors import RemoteProtocolError, RingdoveError, SequenceRefused
+
+PROTOCOL_VERSION: Final = 1
+
+#: What this side can do beyond version 1; both sides use what both name.
+FEATURES: Final = ("stream",)
+
+
+class Verb(IntEnum):
+    """What a frame asks or answers."""
+
+    HELLO = 1
+    PING = 2
+    SEND = 10
+    RECEIVE = 11
+    ACKNOWLEDGE = 12
+    EXTEND = 13
+    RELEASE = 14
+    BURY = 15
+    REDRIVE = 16
+    CREATE = 20
+    GET = 21
+    LIST = 22
+    CHANGE = 23
+    DELETE = 24
+    PURGE = 25
+    STATS = 26
+    SUBSCRIPTIONS = 27
+    SUBSCRIBE = 28
+    UNSUBSCRIBE = 29
+    READ = 30
+    POSITION = 31
+    STREAM = 40
+    STREAM_ACK = 41
+    STREAM_CLOSE = 42
+    REPLY = 128
+    ERROR = 129
+    #: Pushed by the server: a block of a stream, with the stream's number; the end of a stream; the
+    #: server is about to close the connection.
+    BLOCK = 130
+    STREAM_ENDED = 131
+    GOODBYE = 132
+
+
+Stripe = tuple[int, int, int]
+WireReceipt = tuple[int, int, int, int, int, int, int, str]
+#: Code, text, and the expected sequence where that is what is wrong.
+WireError = tuple[str, str, int]
+
+
+class Hello(msgspec.Struct, array_like=True):
+    """Asks to begin: the first frame of a connection."""
+
+    version: int
+    client: str
+    features: list[str] = []
+    credentials: bytes = b""
+
+
+class Welcome(msgspec.Struct, array_like=True):
+    """Answers `Hello`: what the server is and takes."""
+
+    version: int
+    server: str
+    features: list[str]
+    frame_bytes_max: int
+    #: Requests that may wait for answers on this connection.
+    in_flight_max: int
+    #: The client should send something at least this often.
+    idle_s: float
+
+
+class WireSegment(msgspec.Struct, array_like=True):
+    """One block of a parcel, and how a repetition of it is recognised."""
+
+    producer: bytes | None = None
+    sequence: int = 0
+    span: int = 1
+    message_id: bytes | None = None
+
+
+class Send(msgspec.Struct, array_like=True):
+    """Stores blocks on one stripe; there are as many as segments."""
+
+    queue: str
+    version: int
+    #: Number of the stripe, -1 for any.
+    number: int
+    level: int
+    delay_ms: int | None
+    segments: list[WireSegment]
+
+
+class Stored(msgspec.Struct, array_like=True):
+    """Answers `Send`: per segment the first offset and whether it was a repetition, or an error."""
+
+    stripe: Stripe
+    answers: list[tuple[int, bool, WireError | None]]
+
+
+class Receive(msgspec.Struct, array_like=True):
+    """Leases messages, waiting for the first."""
+
+    queue: str
+    subscription: str
+    max: int
+    wait_s: float | None
+    lease_ms: int | None
+
+
+class WireRun(msgspec.Struct, array_like=True):
+    """One leased run; `blocks` of the frame's blocks belong to it."""
+
+    receipt: WireReceipt
+    until_ms: int
+    receives: int
+    first_ms: int
+    blocks: int
+
+
+class Settle(msgspec.Struct, array_like=True):
+    """Acknowledges, extends or releases leased messages; `value` is a lease or delay in ms."""
+
+    receipts: list[WireReceipt]
+    value: int | None = None
+
+
+class Bury(msgspec.Struct, array_like=True):
+    """Moves leased messages to the dead-letter queue; the frame holds them."""
+
+    queue: str
+    receipt: WireReceipt
+    reason: str
+    blocks: int
+
+
+class Redrive(msgspec.Struct, array_like=True):
+    """Sends dead letters back."""
+
+    queue: str
+    target: str | None
+    max: int | None
+
+
+class Settings(msgspec.Struct, array_like=True):
+    """Creates or changes a queue."""
+
+    queue: str
+    settings: dict[str, Any]
+
+
+class WireInfo(msgspec.Struct, array_like=True):
+    """A queue as the catalogue knows it."""
+
+    name: str
+    id: int
+    settings: QueueSettings
+    version: int
+    created_ms: int
+
+
+class WireStripeStats(msgspec.Struct, array_like=True):
+    """The state of one stripe."""
+
+    stripe: Stripe
+    epoch: int
+    head: int
+    tail: int
+    nbytes: int
+    oldest_ms: int
+    subscriptions: list[tuple[str, int, int, int, int]]
+
+
+class Subscribe(msgspec.Struct, array_like=True):
+    """Adds a subscription."""
+
+    queue: str
+    subscription: str
+    start: tuple[str, int]
+    keep_default: bool = False
+
+
+class Read(msgspec.Struct, array_like=True):
+    """Reads blocks by offset."""
+
+    stripe: Stripe
+    offset: int
+    messages_max: int
+    skip_trimmed: bool
+
+
+class Position(msgspec.Struct, array_like=True):
+    """Finds an offset."""
+
+    stripe: Stripe
+    start: tuple[str, int]
+
+
+class Stream(msgspec.Struct, array_like=True):
+    """Begins to stream a subscription; its frames carry this request's number from then on."""
+
+    queue: str
+    subscription: str
+    #: Who streams: the same owner may take its own claim over at once.
+    owner: bytes
+    #: Next offset wanted by stripe, for those who keep their position themselves.
+    positions: list[tuple[Stripe, int]]
+    window_bytes: int
+    lease_ms: int
+
+
+class Streaming(msgspec.Struct, array_like=True):
+    """Answers `Stream`: the fence, and where each stripe starts."""
+
+    fence: int
+    positions: list[tuple[Stripe, int]]
+
+
+class StreamAck(msgspec.Struct, array_like=True):
+    """Everything of a stripe below `next` is done; or, with `resend`, `next` is wanted again.
+
+    `freed_bytes` of blocks have left the receiver's window; -1 for `next` says only that.
+    """
+
+    stripe: Stripe
+    next: int
+    freed_bytes: int
+    resend: bool = False
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
+
+
+def encode(value: Any) -> bytes:
+    """The MessagePack form of a value."""
+    return _encode(value)
+
+
+def decode(kind: Any, meta: Any) -> Any:
+    """A value of `kind` from its MessagePack form, or RemoteProtocolError."""
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
+    try:
+        return decoder.decode(meta)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RemoteProtocolError(f"A frame's meta cannot be read: {error}") from error
+
+
+def encode_error(error: RingdoveError) -> WireError:
+    """An error as it travels."""
+    return (error.code, str(error), error.expected if isinstance(error, SequenceRefused) else 0)
+
+
+def decode_error(code: str, text: str, expected: int = 0) -> RingdoveError:
+    """The error that travelled; an unknown code gives the root class."""
+    kind = _errors_by_code().get(code, RingdoveError)
+    return SequenceRefused(text, expected) if kind is SequenceRefused else kind(text)
+
+
+_by_code: dict[str, type[RingdoveError]] = {}
+
+
+def _errors_by_code() -> dict[str, type[RingdoveError]]:
+    if not _by_code:
+        _by_code.update(
+            (kind.code, kind)
+            for kind in vars(errors).values()
+            if isinstance(kind, type) and issubclass(kind, RingdoveError)
+        )
+    return _by_code

@@ -1,0 +1,184 @@
+"""The server: puts store, broker and front ends together, and ends in good order.
+
+    ringdove serve --data DIR
+
+SIGTERM and SIGINT drain: parked receivers are answered, accepted sends are committed and
+acknowledged, then everything closes. A second signal ends at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+import signal
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+import structlog
+
+from ringdove.controllers.broker import Broker
+from ringdove.errors import InvalidArgument, StoreUnavailable
+from ringdove.frontends.http import HttpServer
+from ringdove.frontends.native import NativeServer
+from ringdove.stores.embedded import EmbeddedStore
+from ringdove.stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ringdove.stores.base import Store
+
+
+class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a server may be told; the same names as flags, in the environment and in the file."""
+
+    data: str = "./ringdove-data"
+    #: Address to listen on. Anything but loopback needs a token and TLS, or `insecure`.
+    host: str = "127.0.0.1"
+    #: Ports of the native protocol and of HTTP; 0 for any free one, -1 for none.
+    port: int = 7117
+    http: int = 9324
+    #: Path of a unix socket for the native protocol.
+    unix: str | None = None
+    #: A secret that clients must present.
+    token: str | None = None
+    #: Certificate and key of the server; and the authority whose clients alone may connect.
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_client_ca: str | None = None
+    #: Allow a listening address that everybody can reach without a token or TLS.
+    insecure: bool = False
+    #: Queues that vanish with the process, for tests.
+    memory: bool = False
+
+
+class Server:
+    """A running server. Use `async with`, or `run_server`."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self.config = config
+        self.port = -1
+        self.http_port = -1
+        self._log = structlog.get_logger("ringdove")
+        self._broker: Broker | None = None
+        self._native: NativeServer | None = None
+        self._http: HttpServer | None = None
+
+    @property
+    def native(self) -> NativeServer:
+        """The native front end, once started."""
+        assert self._native is not None
+        return self._native
+
+    async def start(self) -> None:
+        """Open the store and listen."""
+        config = self.config
+        _refuse_exposed(config)
+        tls = _tls_context(config)
+        store: Store = MemoryStore() if config.memory else EmbeddedStore(config.data)
+        self._broker = Broker(store)
+        try:
+            loop = asyncio.get_running_loop()
+            self._native = NativeServer(self._broker, loop, config.token)
+            if config.port >= 0:
+                self.port = await self._native.listen(config.host, config.port, tls)
+            if config.unix is not None:
+                await self._native.listen_unix(Path(config.unix))
+            if config.http >= 0:
+                self._http = HttpServer(self._broker, self._native)
+                self.http_port = await self._http.listen(config.host, config.http)
+                self._http.ready = True
+        except OSError as error:
+            await self._broker.close()
+            raise StoreUnavailable(
+                f"Cannot listen on {config.host}: {error.strerror or error}. "
+                "Choose another port, 0 for any free one."
+            ) from error
+        self._log.info(
+            "serving", host=config.host, port=self.port, http=self.http_port, data=config.data
+        )
+
+    async def stop(self) -> None:
+        """Drain, then close everything."""
+        self._log.info("draining")
+        if self._http is not None:
+            self._http.ready = False
+        if self._native is not None:
+            await self._native.close()
+        if self._http is not None:
+            await self._http.close()
+        if self._broker is not None:
+            await self._broker.close()
+        self._log.info("closed")
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+
+def run_server(config: ServerConfig, on_ready: Callable[[Server], None] | None = None) -> None:
+    """Serve until a signal says otherwise."""
+    loop_factory = None
+    with contextlib.suppress(ImportError):
+        import uvloop  # noqa: PLC0415  plain asyncio does where it is missing
+
+        loop_factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(_serve(config, on_ready))
+
+
+async def _serve(config: ServerConfig, on_ready: Callable[[Server], None] | None) -> None:
+    server = Server(config)
+    await server.start()
+    loop = asyncio.get_running_loop()
+    asked = asyncio.Event()
+
+    def ask() -> None:
+        if asked.is_set():
+            os._exit(1)
+        asked.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ask)
+    if on_ready is not None:
+        on_ready(server)
+    await asked.wait()
+    await server.stop()
+
+
+def _refuse_exposed(config: ServerConfig) -> None:
+    """Refuse to listen where everybody can reach, unless protected or told so."""
+    try:
+        local = ipaddress.ip_address(config.host).is_loopback
+    except ValueError:
+        local = config.host == "localhost"
+    if local or config.insecure or (config.token and config.tls_cert):
+        return
+    raise InvalidArgument(
+        f"Listening on {config.host} lets others connect: give --token and --tls-cert with "
+        "--tls-key, or say --insecure if the network is trusted."
+    )
+
+
+def _tls_context(config: ServerConfig) -> ssl.SSLContext | None:
+    if config.tls_cert is None:
+        if config.tls_key or config.tls_client_ca:
+            raise InvalidArgument("--tls-key and --tls-client-ca need --tls-cert.")
+        return None
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(config.tls_cert, config.tls_key)
+        if config.tls_client_ca is not None:
+            context.load_verify_locations(config.tls_client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidArgument(f"The TLS files cannot be used: {error}.") from error
+    return context
