@@ -8,9 +8,9 @@ import ringdove.aio
 from ringdove import errors
 
 
-def test_a_message_goes_through_and_is_done(file_url):
+def test_a_message_goes_through_and_is_done(url):
     async def main():
-        async with ringdove.aio.connect(file_url) as rd:
+        async with ringdove.aio.connect(url) as rd:
             queue = await rd.create_queue("q", dead_letter="dead")
             await queue.send(b"0", attributes={"a": 1})
             await queue.send_many([b"1", b"2", b"3"])
@@ -27,9 +27,9 @@ def test_a_message_goes_through_and_is_done(file_url):
     asyncio.run(main())
 
 
-def test_many_tasks_send_and_receive_at_once(file_url):
+def test_many_tasks_send_and_receive_at_once(url):
     async def main():
-        async with ringdove.aio.connect(file_url) as rd:
+        async with ringdove.aio.connect(url) as rd:
             queue = await rd.create_queue("q")
             found = []
 
@@ -50,9 +50,23 @@ def test_many_tasks_send_and_receive_at_once(file_url):
     asyncio.run(main())
 
 
-def test_a_parked_receive_wakes_and_can_be_cancelled(file_url):
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file",
+        pytest.param(
+            "server",
+            marks=pytest.mark.xfail(
+                strict=True,
+                reason="remote.py: the server does not learn that a receive was given up",
+            ),
+        ),
+    ],
+    indirect=True,
+)
+def test_a_parked_receive_wakes_and_can_be_cancelled(url):
     async def main():
-        async with ringdove.aio.connect(file_url) as rd:
+        async with ringdove.aio.connect(url) as rd:
             queue = await rd.create_queue("q", stripes=3)
             parked = asyncio.create_task(queue.receive(wait=None))
             await asyncio.sleep(0)
@@ -69,9 +83,9 @@ def test_a_parked_receive_wakes_and_can_be_cancelled(file_url):
     asyncio.run(main())
 
 
-def test_a_producer_and_a_consumer_keep_everything(file_url):
+def test_a_producer_and_a_consumer_keep_everything(url):
     async def main():
-        async with ringdove.aio.connect(file_url) as rd:
+        async with ringdove.aio.connect(url) as rd:
             queue = await rd.create_queue("q", delivery="exactly-once")
             async with queue.producer(block_messages=64, name="p") as producer:
                 tickets = [await producer.send(b"%d" % n) for n in range(1000)]
@@ -86,9 +100,9 @@ def test_a_producer_and_a_consumer_keep_everything(file_url):
     asyncio.run(main())
 
 
-def test_leaving_the_async_loop_gives_the_rest_back(file_url):
+def test_leaving_the_async_loop_gives_the_rest_back(url):
     async def main():
-        async with ringdove.aio.connect(file_url) as rd:
+        async with ringdove.aio.connect(url) as rd:
             queue = await rd.create_queue("q", lease_ms=600_000)
             await queue.send_many([b"0", b"1", b"2"])
             async with queue.consumer(max=3) as consumer:
@@ -100,9 +114,9 @@ def test_leaving_the_async_loop_gives_the_rest_back(file_url):
     asyncio.run(main())
 
 
-def test_a_lingering_block_and_a_failed_one(file_url):
+def test_a_lingering_block_and_a_failed_one(url):
     async def main():
-        async with ringdove.aio.connect(file_url) as rd:
+        async with ringdove.aio.connect(url) as rd:
             queue = await rd.create_queue("q", body_bytes_max=10)
             producer = queue.producer(linger_ms=1)
             assert len(await (await producer.send(b"alone"))) == 1
@@ -115,9 +129,9 @@ def test_a_lingering_block_and_a_failed_one(file_url):
     asyncio.run(main())
 
 
-def test_replay_subscriptions_and_settle_work_the_same(file_url):
+def test_replay_subscriptions_and_settle_work_the_same(url):
     async def main():
-        async with ringdove.aio.connect(file_url) as rd:
+        async with ringdove.aio.connect(url) as rd:
             queue = await rd.create_queue("q", keep_done_ms=60_000)
             await queue.send_many([b"0", b"1"])
             await queue.subscribe("s", "earliest")

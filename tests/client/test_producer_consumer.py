@@ -9,9 +9,9 @@ from ringdove import errors
 
 
 @pytest.fixture
-def real(file_url):
+def real(url):
     """A connection under the real clock: linger and extension are about time."""
-    with ringdove.connect(file_url) as connection:
+    with ringdove.connect(url) as connection:
         yield connection
 
 

@@ -1,4 +1,4 @@
-"""The library as an application uses it: queues, messages, batches, on both stores."""
+"""The library as an application uses it: queues, messages, batches, in this process and on a server."""
 
 import threading
 
@@ -374,8 +374,8 @@ def test_compressed_messages_arrive_as_they_were(rd):
     assert queue.receive(max=2000).bodies() == sent[7:] + sent
 
 
-def test_a_waiting_receive_wakes_when_a_message_arrives(file_url):
-    with ringdove.connect(file_url) as rd:
+def test_a_waiting_receive_wakes_when_a_message_arrives(url):
+    with ringdove.connect(url) as rd:
         queue = rd.create_queue("q")
         got = []
         receiver = threading.Thread(target=lambda: got.extend(bodies(queue.receive(wait=30))))
@@ -385,8 +385,8 @@ def test_a_waiting_receive_wakes_when_a_message_arrives(file_url):
         assert got == [b"x"]
 
 
-def test_a_waiting_receive_wakes_when_a_lease_ends(file_url):
-    with ringdove.connect(file_url) as rd:
+def test_a_waiting_receive_wakes_when_a_lease_ends(url):
+    with ringdove.connect(url) as rd:
         queue = rd.create_queue("q", lease_ms=50)
         queue.send(b"x")
         queue.receive()
@@ -394,21 +394,24 @@ def test_a_waiting_receive_wakes_when_a_lease_ends(file_url):
 
 
 @pytest.mark.parametrize(
-    ("url", "match"),
+    ("wrong", "match"),
     [
         ("./data", "write 'file:./data'"),
         ("file:", "names no directory"),
         ("flie:./data", "Did you mean 'file:'"),
-        ("ringdove://host", "this version connects"),
+        ("http://host", "this version connects"),
+        ("ringdove://", "names no server"),
+        ("ringdove://host:door", "'door' is no port"),
+        ("ringdove+unix:", "names no socket"),
     ],
 )
-def test_a_wrong_url_says_what_is_right(url, match):
+def test_a_wrong_url_says_what_is_right(wrong, match):
     with pytest.raises(errors.InvalidArgument, match=match):
-        ringdove.connect(url)
+        ringdove.connect(wrong)
 
 
-def test_a_closed_connection_says_so(file_url):
-    rd = ringdove.connect(file_url)
+def test_a_closed_connection_says_so(url):
+    rd = ringdove.connect(url)
     queue = rd.create_queue("q")
     rd.close()
     rd.close()

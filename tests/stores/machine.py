@@ -141,7 +141,7 @@ class Side:
         return [
             (part.run._replace(token=0), part in delivery.dead)
             for part in (*delivery.runs, *delivery.dead)
-        ], delivery.due_ms
+        ], None if delivery.runs or delivery.dead else delivery.due_ms
 
     def _judge_lease(self, sub: str, want: int, spread: int, delivery: Delivery) -> None:
         model, now_ms = self.model, self.now_ms
@@ -159,7 +159,9 @@ class Side:
             else:
                 assert dead == expected_dead
         times = model.times(sub, now_ms)
-        if live or dead or not times:
+        if live or dead:
+            assert delivery.due_ms is None or delivery.due_ms >= now_ms
+        elif not times:
             assert delivery.due_ms is None
         elif model.settings.ordered:
             assert delivery.due_ms in times

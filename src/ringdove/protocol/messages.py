@@ -1,8 +1,8 @@
 """What the frames of the native protocol say: one MessagePack value per verb and direction.
 
 Values are arrays; fields may be added at the end, and a reader ignores what it does not know.
-Blocks travel beside them (frames.py). Verbs below `REPLY` are requests; the answer has the same number and
-the verb `REPLY`, or `ERROR`. docs/protocol.md draws the life of a message.
+Blocks travel beside them (frames.py). Verbs below `REPLY` are requests; the answer has the same
+number and the verb `REPLY`, or `ERROR`. docs/protocol.md draws the life of a message.
 """
 
 from __future__ import annotations

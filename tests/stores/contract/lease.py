@@ -124,12 +124,15 @@ class LeaseContract:
             None,
         )
 
-    def test_nothing_is_due_when_something_was_found(self, driver: Driver) -> None:
+    def test_what_is_due_is_said_also_when_something_was_found(self, driver: Driver) -> None:
         driver.make()
-        driver.send(b"late", not_before_ms=driver.clock.now_ms() + 500)
-        driver.send(b"now")
+        now_ms = driver.clock.now_ms()
+        driver.send(b"late", not_before_ms=now_ms + 500)
+        driver.count(0, 2)
+        delivery = driver.lease(1)
+        assert (bodies_of(delivery.runs), delivery.due_ms) == ([b"0"], now_ms)
         delivery = driver.lease()
-        assert (bodies_of(delivery.runs), delivery.due_ms) == ([b"now"], None)
+        assert (bodies_of(delivery.runs), delivery.due_ms) == ([b"1"], now_ms + 500)
 
     def test_what_is_due_next_is_the_first_lease_or_delay_to_end(self, driver: Driver) -> None:
         driver.make()
@@ -210,7 +213,7 @@ class LeaseContract:
         delivery = driver.lease(1)
         assert bodies_of(delivery.runs) == [b"1"]
         [dead] = delivery.dead
-        assert (bodies_of([dead]), dead.run.receives, delivery.due_ms) == ([b"0"], 3, None)
+        assert (bodies_of([dead]), dead.run.receives) == ([b"0"], 3)
 
     def test_a_dead_message_is_leased_and_settled_like_any_other(self, driver: Driver) -> None:
         driver.make(receives_max=1)

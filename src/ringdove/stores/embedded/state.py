@@ -140,17 +140,18 @@ class StripeState:
         return self._cache.get(self.id, offset) is not None
 
     def near_blocks(self, offset: int, messages_max: int, bytes_max: int) -> list[Block]:
-        """Blocks from `offset` as far as they are in memory, for readers that keep up."""
-        end = offset
-        while end < self.stripe.tail and end - offset < messages_max and self.in_memory(end):
+        """What a read asks for if all of it is in memory, as for readers that keep up; or none."""
+        tail = self.stripe.tail
+        end, left = offset, bytes_max
+        while end < tail and end - offset < messages_max and (left > 0 or end == offset):
+            if not self.in_memory(end):
+                return []
             block = self.block_at(end)
-            bytes_max -= block.nbytes
+            left -= block.nbytes
             end = block.end
-            if bytes_max <= 0:
-                break
-        if end == offset or offset < self.stripe.head:
+        if offset < self.stripe.head:
             return []
-        return read_blocks(self, offset, end, messages_max, limits.BLOCK_BYTES_MAX)
+        return read_blocks(self, offset, tail, messages_max, bytes_max)
 
     def announce(self) -> None:
         """Tell everybody who watches that something may be deliverable."""
