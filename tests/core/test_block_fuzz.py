@@ -60,7 +60,7 @@ def agreed(buffer: bytes) -> bool:
     messages = verdict(buffer)
     broken = ""
     try:
-        expected = reader.read(buffer)
+        expected = reader.read(bytes(buffer))
     except reader.RefusedError as refusal:
         broken, expected = str(refusal), None
     assert repr(messages) == repr(expected), broken

@@ -1,7 +1,7 @@
 """One suite for all stores: inherit `StoreContract`, make the store, and it is tested.
 
-The parts follow stores/base.py: appending, leasing, settling claims, ordered queues, the log with
-its subscriptions, what is trimmed and when, and records.
+The parts follow stores/base.py: appending, leasing, settling, claims of streams, ordered queues,
+the log with its subscriptions, what is trimmed and when, and records.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import pytest
 
 from ringdove.clock import ManualClock
 from stores.contract.append import AppendContract
+from stores.contract.claim import ClaimContract
 from stores.contract.lease import LeaseContract
 from stores.contract.log import LogContract
 from stores.contract.order import OrderContract
@@ -28,6 +29,7 @@ class StoreContract(
     AppendContract,
     LeaseContract,
     SettleContract,
+    ClaimContract,
     OrderContract,
     LogContract,
     TrimContract,

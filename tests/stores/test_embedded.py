@@ -11,6 +11,7 @@ from ringdove.clock import ManualClock
 from ringdove.core.dedup import Appended
 from ringdove.errors import (
     ClientError,
+    FenceStale,
     FormatUnknown,
     QueueNotFound,
     ReceiptStale,
@@ -65,6 +66,19 @@ class TestEmbeddedStoreRestarted(StoreContract):
     # What a bounded search has passed over is not stored, so each restart searches from the floor.
     test_passing_delayed_blocks_is_bounded_per_call = None
     test_looking_at_many_locked_messages_is_bounded_per_call = None
+    # A claim belongs to its process: after a restart its reader must begin again.
+    test_a_claim_excludes_other_readers = None
+    test_a_claim_excludes_leases = None
+    test_the_same_owner_may_claim_again_at_once = None
+    test_a_claim_ends_with_its_time = None
+    test_holding_prolongs_a_claim = None
+    test_a_claim_that_nobody_took_over_can_be_held_again = None
+    test_holding_for_no_time_gives_the_claim_up = None
+    test_an_older_fence_neither_commits_nor_holds = None
+    test_a_commit_under_a_claim_moves_the_position_and_never_back = None
+    test_a_lazy_commit_counts_at_once = None
+    test_a_claim_survives_new_settings = None
+    test_purging_leaves_a_claim = None
     # When something became done is not stored, so the replay window starts again.
     test_done_messages_are_kept_for_replay = None
     test_a_replay_is_not_trimmed_under_its_reader = None
@@ -98,6 +112,52 @@ def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reopened]
 
 
 class TestReopening:
+    def test_fences_grow_across_restarts(self, reopen: Reopened) -> None:
+        """M1: a reader from before a restart cannot move the position."""
+        driver = reopen().make()
+        driver.count(0, 4)
+        fences = []
+        for _ in range(3):
+            claimed = run(driver.store.claim(driver.stripe, "default", b"a", 60_000))
+            fences.append(claimed.fence)
+            driver = reopen()
+            with pytest.raises(FenceStale):
+                run(driver.store.commit(driver.stripe, "default", 4, claimed.fence))
+        assert fences == sorted(set(fences))
+        assert driver.sub().floor == 0
+
+    def test_a_claim_from_before_a_restart_is_stale(self, reopen: Reopened) -> None:
+        """What is forgotten with a process must not come back under the same fence."""
+        driver = reopen().make()
+        driver.count(0, 4)
+        old = run(driver.store.claim(driver.stripe, "default", b"a", 60_000))
+        driver = reopen()
+        new = run(driver.store.claim(driver.stripe, "default", b"b", 60_000))
+        assert new.fence > old.fence
+        with pytest.raises(FenceStale):
+            run(driver.store.hold(driver.stripe, "default", old.fence, 60_000))
+        run(driver.store.commit(driver.stripe, "default", 1, new.fence))
+        assert reopen().sub().floor == 1
+
+    def test_a_lazy_commit_is_durable_after_closing(self, reopen: Reopened) -> None:
+        driver = reopen().make()
+        driver.count(0, 4)
+        claimed = run(driver.store.claim(driver.stripe, "default", b"a", 60_000))
+        run(driver.store.commit(driver.stripe, "default", 3, claimed.fence, lazy=True))
+        driver = reopen()
+        assert driver.sub()[1:] == (3, 1, 0, 0)
+        assert run(driver.store.claim(driver.stripe, "default", b"b", 60_000)).offset == 3
+
+    def test_a_fence_survives_a_commit_of_the_position(self, reopen: Reopened) -> None:
+        """Writing the floor back must keep the fence beside it."""
+        driver = reopen().make()
+        driver.count(0, 4)
+        first = run(driver.store.claim(driver.stripe, "default", b"a", 60_000))
+        run(driver.store.commit(driver.stripe, "default", 2, first.fence))
+        driver = reopen()
+        second = run(driver.store.claim(driver.stripe, "default", b"a", 60_000))
+        assert (second.fence > first.fence, second.offset) == (True, 2)
+
     def test_done_stays_done(self, reopen: Reopened) -> None:
         """I4."""
         driver = reopen().make()

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 Buffer = bytes | bytearray | memoryview
 
-#: Offsets of the values, the buffer that holds them, and where in it they start.
-Column = tuple[list[int], Buffer, int]
+#: Offsets of the values (32-bit, as they are stored), the buffer that holds the values, and where in
+#: it they start.
+Column = tuple[memoryview, Buffer, int]
 
 #: Shapes of columns (length, count) for which the way to cut them is remembered.
 _SHAPES_CACHED = 8
@@ -77,10 +78,31 @@ def cut(column: Column, start: int, stop: int) -> list[bytes]:
             for lo, hi in zip(at_offsets, at_offsets[1:], strict=False)
         ]
     length = offsets[1]
-    if length and offsets == list(range(0, count * length + 1, length)):
+    if length and _are_equal(offsets):
         return _cut_equal(data, at, length, count)
     values = bytes(data[at : at + offsets[-1]])
-    return [values[lo:hi] for lo, hi in zip(offsets, offsets[1:], strict=False)]
+    ends = offsets.tolist()
+    return [values[lo:hi] for lo, hi in zip(ends, ends[1:], strict=False)]
+
+
+def _are_equal(offsets: memoryview) -> bool:
+    """Whether all values have the length of the first, without looking at each in Python."""
+    count = len(offsets) - 1
+    length = offsets[1]
+    return (
+        offsets[0] == 0
+        and length >= 0
+        and offsets[-1] == length * count
+        and bytes(offsets) == _equal_offsets(length, count)
+    )
+
+
+def _grow(offsets: memoryview) -> bool:
+    """Whether offsets start at zero and never fall."""
+    if _are_equal(offsets):
+        return True
+    ends = offsets.tolist()
+    return ends[0] == 0 and ends == sorted(ends)
 
 
 def _cut_equal(data: Buffer, at: int, length: int, count: int) -> list[bytes]:
@@ -106,10 +128,10 @@ def split_columns(raw: Buffer, count: int, columns_count: int, *, check: bool) -
     for _ in range(columns_count):
         if at + padded(index_bytes) > len(raw):
             raise RemoteProtocolError("The block ends within a column's offsets.")
-        offsets = memoryview(raw)[at : at + index_bytes].cast("i").tolist()
+        offsets = memoryview(raw)[at : at + index_bytes].cast("B").cast("i")
         at += padded(index_bytes)
         total = offsets[-1]
-        if check and (offsets[0] != 0 or total < 0 or offsets != sorted(offsets)):
+        if check and (total < 0 or not _grow(offsets)):
             raise RemoteProtocolError("A column's offsets do not grow from zero.")
         if at + padded(total) > len(raw):
             raise RemoteProtocolError("The block ends within a column's bytes.")

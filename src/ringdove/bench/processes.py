@@ -1,0 +1,127 @@
+"""What benchmarks of the server share: a server in a process of its own, and workers in others.
+
+Workers are functions of modules of this package, run by `python -m ringdove.bench.processes`; they
+get their arguments as JSON and answer one JSON line on standard output.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ringdove.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class ServerProcess:
+    """A running `ringdove serve`."""
+
+    def __init__(self, data: Path, *options: str) -> None:
+        command = [
+            sys.executable, "-m", "ringdove", "--data", str(data), "serve",
+            "--port", "0", "--http", "-1", "--json", *options,
+        ]  # fmt: skip
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            _, errors = self._process.communicate()
+            raise StoreUnavailable(f"The server did not start: {errors[-2000:]}")
+        self.url = f"ringdove://127.0.0.1:{json.loads(line)['port']}"
+        self.pid = self._process.pid
+
+    def cpu_s(self) -> float:
+        """Seconds of processor time that the server has used."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+    def resident_bytes(self) -> int:
+        """Memory of the server."""
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+
+    def stop(self) -> None:
+        """Have it drain and end."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+
+
+@contextmanager
+def serving(data: Path, *options: str) -> Iterator[ServerProcess]:
+    """A server for the length of a benchmark."""
+    server = ServerProcess(data, *options)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+class Worker:
+    """A function of a benchmark module in a process of its own."""
+
+    def __init__(self, module: str, function: str, **arguments: Any) -> None:
+        command = [sys.executable, "-m", __name__, module, function, json.dumps(arguments)]
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
+        )
+
+    def ready(self) -> None:
+        """Wait until the worker has said that it is."""
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != "ready\n":
+            raise StoreUnavailable("A worker of the benchmark failed before it began.")
+
+    def go(self) -> None:
+        """Let it begin."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+
+    def result(self, timeout_s: float = 600) -> Any:
+        """What it answered."""
+        output, _ = self._process.communicate(timeout=timeout_s)
+        if self._process.returncode:
+            raise StoreUnavailable("A worker of the benchmark failed.")
+        return json.loads(output.splitlines()[-1])
+
+    def end(self) -> None:
+        """Kill it, if it still runs."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
+
+
+def wait_for_go() -> float:
+    """In a worker: say that everything is prepared, and wait; answers the time."""
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    sys.stdin.readline()
+    return time.time()
+
+
+def _main() -> None:
+    module, function, arguments = sys.argv[1:4]
+    work = getattr(importlib.import_module(module), function)
+    print(json.dumps(work(**json.loads(arguments))), flush=True)
+
+
+if __name__ == "__main__":
+    _main()
