@@ -1,9 +1,9 @@
 """`ringdove bench e2e`: producers, server and consumer in processes of their own (M7).
 
-Producers send bodies that they have in hand; each starts with its producer's number and its own. The
-consumer streams, takes every body out, and afterwards checks loss, duplicates and order. The rate is
-messages over the time from the first send to the last body in the consumer's hands. Producers are
-connections, in one process.
+Producers send bodies that they have in hand; each starts with its producer's number and its own.
+The consumer streams, takes every body out, and afterwards checks loss, duplicates and order. The
+rate is messages over the time from the first send to the last body in the consumer's hands.
+Producers are connections, in one process.
 """
 
 from __future__ import annotations
@@ -145,18 +145,20 @@ def consume(url: str, queue: str, messages: int) -> dict[str, float]:
 async def _consume(url: str, queue: str, messages: int) -> tuple[list[list[bytes]], float, float]:
     batches = []
     left = messages
-    async with aio.connect(url) as connection:
-        async with connection.queue(queue).stream("reader", wait=60) as stream:
-            wait_for_go()
-            cpu_s = time.process_time()
-            async for batch in stream:
-                bodies = batch.bodies()
-                batches.append(bodies)
-                left -= len(bodies)
-                if left <= 0:
-                    break
-            ended_s = time.time()
-            cpu_s = time.process_time() - cpu_s
+    async with (
+        aio.connect(url) as connection,
+        connection.queue(queue).stream("reader", wait=60) as stream,
+    ):
+        wait_for_go()
+        cpu_s = time.process_time()
+        async for batch in stream:
+            bodies = batch.bodies()
+            batches.append(bodies)
+            left -= len(bodies)
+            if left <= 0:
+                break
+        ended_s = time.time()
+        cpu_s = time.process_time() - cpu_s
     return batches, ended_s, cpu_s
 
 
@@ -181,7 +183,7 @@ def check(batches: list[list[bytes]], messages: int) -> dict[str, int]:
 
 def _run(coroutine: Any) -> Any:
     try:
-        import uvloop  # noqa: PLC0415  plain asyncio does where it is missing
+        import uvloop
     except ImportError:
         return asyncio.run(coroutine)
     return uvloop.run(coroutine)

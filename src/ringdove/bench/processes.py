@@ -34,7 +34,7 @@ class ServerProcess:
             sys.executable, "-m", "ringdove", "--data", str(data), "serve",
             "--port", "0", "--http", "-1", "--json", *options,
         ]  # fmt: skip
-        self._process = subprocess.Popen(
+        self._process = subprocess.Popen(  # noqa: S603  our own program
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         assert self._process.stdout is not None
@@ -79,7 +79,7 @@ class Worker:
 
     def __init__(self, module: str, function: str, **arguments: Any) -> None:
         command = [sys.executable, "-m", __name__, module, function, json.dumps(arguments)]
-        self._process = subprocess.Popen(
+        self._process = subprocess.Popen(  # noqa: S603  our own program
             command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
         )
 

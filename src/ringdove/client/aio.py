@@ -12,6 +12,7 @@ The synchronous client (sync.py) is a thin shell around these classes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any, Self
 
 from ringdove import limits
@@ -25,7 +26,7 @@ from ringdove.controllers.dequeue import raise_refusals
 from ringdove.core.receipt import Receipt
 from ringdove.core.settings import check_name
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION, Part
-from ringdove.errors import ConnectionClosed, QueueNotFound, SequenceRefused
+from ringdove.errors import ConnectionClosed, QueueNotFound, RingdoveError, SequenceRefused
 from ringdove.stores.base import Start, StripeId
 
 if TYPE_CHECKING:
@@ -382,6 +383,10 @@ class Producer:
             if taken is None:
                 return
             await self._room.acquire()
+            if self._last is None:
+                # Once the queue is known, blocks go out in the order in which they are started.
+                with contextlib.suppress(RingdoveError):
+                    await self._queue.info()
             task = asyncio.get_running_loop().create_task(self._fly(*taken, self._last))
             self._last = taken[1]
             self._flights.add(task)

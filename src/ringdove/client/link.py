@@ -25,7 +25,7 @@ from ringdove.errors import (
     StoreUnavailable,
     WaitTimeout,
 )
-from ringdove.protocol import frames
+from ringdove.protocol import frames, messages
 from ringdove.protocol.frames import FrameDecoder
 from ringdove.protocol.messages import Verb
 from ringdove.protocol.session import ClientSession, Request, SessionState, goodbye_error
@@ -74,6 +74,7 @@ class Link:
         )
         self.session.on_push = self._pushed
         self.session.on_state = options.on_state
+        self.session.on_unwanted = self._give_back
         #: By number of the request that began it: what takes the blocks of a stream.
         self.streams: dict[int, Callable[[Frame], None]] = {}
         #: Called when a new connection has been welcomed, before requests are written again.
@@ -135,6 +136,19 @@ class Link:
                     closed = ConnectionClosed("The connection has been closed.")
                     self._inbox.popleft().answer.fail(closed)
 
+    def abandon(self, request: Request) -> None:
+        """Nobody waits for a request any more; from any thread."""
+        if asyncio._get_running_loop() is self.loop:  # noqa: SLF001
+            self._abandon(request)
+        else:
+            with contextlib.suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self._abandon, request)
+
+    def _abandon(self, request: Request) -> None:
+        self._take_inbox()
+        for buffers in self.session.abandon(request):
+            self.write(buffers)
+
     def _take_inbox(self) -> None:
         self._scheduled = False
         for _ in range(len(self._inbox)):
@@ -163,6 +177,9 @@ class Link:
         else:
             with contextlib.suppress(RuntimeError):
                 self.loop.call_soon_threadsafe(self.write, buffers)
+
+    def _give_back(self, receipts: list[messages.WireReceipt]) -> None:
+        self.submit(Request(Verb.RELEASE, messages.encode(messages.Settle(receipts, 0))))
 
     # -- staying connected ----------------------------------------------------------------------
 

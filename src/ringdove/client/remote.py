@@ -31,6 +31,7 @@ from ringdove.errors import (
     QueueNotFound,
     ReceiptStale,
     RemoteProtocolError,
+    SequenceRefused,
 )
 from ringdove.pending import Pending, on_event_loop
 from ringdove.protocol import messages
@@ -46,8 +47,18 @@ if TYPE_CHECKING:
     from ringdove.errors import ClientError
     from ringdove.protocol.frames import Frame
 
+#: Times that a send is numbered anew, because others before it failed.
+_SEQUENCE_ATTEMPTS = 8
+
 #: Times that a request damaged on its way is repeated.
 _DAMAGED_MAX = 3
+
+
+class _Own(threading.local):
+    """What a thread numbers its own sends by, by id of the queue."""
+
+    def __init__(self) -> None:
+        self.sequencers: dict[int, Sequencer] = {}
 
 
 class RemoteBackend:
@@ -61,9 +72,7 @@ class RemoteBackend:
         self._link: Link | None = None
         self._known: dict[str, QueueInfo] = {}
         self._sender = Sender(self, self._deliver, self._clock.now_ms)
-        #: Numbers sends that have no producer of their own, so that a repeated one is recognised.
-        self._own = Sequencer(os.urandom(16))
-        self._own_lock = threading.Lock()
+        self._own = _Own()
 
     @property
     def link(self) -> Link:
@@ -137,7 +146,7 @@ class RemoteBackend:
                     raise
             except BaseException:
                 if not request.answer.done:
-                    link.session.forget(request)
+                    link.abandon(request)
                 raise
         raise AssertionError
 
@@ -230,9 +239,42 @@ class RemoteBackend:
 
     async def send(self, queue: str, outgoing: Outgoing) -> SentBatch:
         """See Backend."""
-        if outgoing.producer is None and outgoing.ids is None:
-            outgoing = outgoing._replace(producer=self._own, sequences={})
+        if outgoing.producer is not None or outgoing.ids is not None:
+            return await self._sender.send(queue, outgoing)
+        for _ in range(_SEQUENCE_ATTEMPTS):
+            info = await self.get(queue)
+            if not info.settings.exactly_once:
+                break
+            own = self._sequencer(info)
+            numbered = outgoing._replace(producer=own, sequences={})
+            try:
+                return await self._sender.send(queue, numbered)
+            except SequenceRefused:
+                # A send before this one failed and left a gap; nothing of this one was stored.
+                self._retire(info, own)
+                if numbered.sequences is not None and len(numbered.sequences) > 1:
+                    raise
+            except BaseException:
+                self._retire(info, own)
+                raise
         return await self._sender.send(queue, outgoing)
+
+    def _sequencer(self, info: QueueInfo) -> Sequencer:
+        """Numbers sends without a producer of their own, so that a repeated one is recognised.
+
+        One per thread: within a thread, sends go out in the order in which they are numbered.
+        """
+        known = self._own.sequencers
+        found = known.get(info.id)
+        if found is None:
+            found = known[info.id] = Sequencer(os.urandom(16))
+        return found
+
+    def _retire(self, info: QueueInfo, own: Sequencer) -> None:
+        """A send failed: what follows is numbered anew, under another name."""
+        known = self._own.sequencers
+        if known.get(info.id) is own:
+            del known[info.id]
 
     async def _deliver(self, queue: str, version: int, parcel: Parcel) -> DeliveredParcel:
         segments = [

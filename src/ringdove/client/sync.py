@@ -12,6 +12,7 @@ be shared by threads; producers and consumers belong to one thread each.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Self
@@ -22,7 +23,7 @@ from ringdove.client.joining import Joiner, ProducerOptions
 from ringdove.client.leases import LeaseKeeper
 from ringdove.client.outgoing import as_bytes
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
-from ringdove.errors import ConnectionClosed, SequenceRefused
+from ringdove.errors import ConnectionClosed, RingdoveError, SequenceRefused
 from ringdove.pending import Pending, run, start
 
 if TYPE_CHECKING:
@@ -283,6 +284,7 @@ class Producer:
         self._changed = threading.Condition()
         self._flights: deque[_Flight] = deque()
         self._closed = False
+        self._looked = False
         self._thread = threading.Thread(target=self._collect, name="ringdove-producer", daemon=True)
         self._thread.start()
 
@@ -339,6 +341,11 @@ class Producer:
             self._changed.wait()
         taken = self._joiner.take()
         if taken is not None:
+            if not self._looked:
+                # Once the queue is known, blocks go out in the order in which they are started.
+                self._looked = True
+                with contextlib.suppress(RingdoveError):
+                    run(self._queue.info())
             outgoing, ticket = taken
             started = start(self._queue.backend.send(self._queue.name, outgoing))
             self._flights.append((started, outgoing, ticket))

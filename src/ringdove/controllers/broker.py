@@ -12,7 +12,7 @@ from ringdove import limits
 from ringdove.controllers.catalog import Catalog, QueueInfo
 from ringdove.controllers.deadletter import DeadLetters
 from ringdove.controllers.dequeue import Dequeuer, Received
-from ringdove.controllers.enqueue import Enqueuer, check_parcel
+from ringdove.controllers.enqueue import Enqueuer
 from ringdove.controllers.sending import Outgoing, Sender, SentBatch
 from ringdove.controllers.streaming import BlockStream
 from ringdove.core.settings import QueueSettings
@@ -136,8 +136,7 @@ class Broker:
 
     async def deliver(self, queue: str, version: int, parcel: Parcel) -> Delivered:
         """Store messages that their sender has packed already, perhaps elsewhere."""
-        check_parcel(await self._catalog.get(queue), parcel)
-        return await self.enqueuer.deliver(queue, version, parcel)
+        return await self.enqueuer.deliver(queue, version, parcel, check=True)
 
     async def receive(
         self,

@@ -95,6 +95,10 @@ class Catalog:
             raise QueueNotFound(f"There is no queue {name!r}.{hint}")
         return info
 
+    def known(self, name: str) -> QueueInfo | None:
+        """The queue, if it was looked up before."""
+        return self._known.get(name)
+
     async def maybe_get(self, name: str) -> QueueInfo | None:
         """The queue, or None."""
         known = self._known.get(name)

@@ -1,14 +1,15 @@
 """The enqueue controller (E-Ctrl): check parcels, choose the stripe, join, append (T2.1, T3.1).
 
-A controller keeps nothing that matters. Small sends that arrive for a stripe while an append to it
-is under way are joined into one block, which goes in the next commit: thousands of devices that
-send one message each cost the store a few blocks per commit. Where repetition is judged, segments
-stay apart, and still share the commit.
+A controller keeps nothing that matters. Small sends that arrive together for a stripe, or while an
+append to it is under way, are joined into one block: thousands of devices that send one message
+each cost the store one block per commit. Where repetition is judged, segments stay apart, and still
+share the commit.
 """
 
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ringdove import limits
@@ -27,27 +28,34 @@ from ringdove.stores.base import Store, StripeId
 
 if TYPE_CHECKING:
     from ringdove.controllers.catalog import Catalog, QueueInfo
+    from ringdove.errors import ClientError
 
 
 class Enqueuer:
     """Stores parcels on the stripes of queues."""
 
     def __init__(self, store: Store, catalog: Catalog) -> None:
-        self._store = store
+        self.store = store
         self._catalog = catalog
         self._turn = 0
-        #: By stripe with an append under way: small blocks that wait for it to end.
-        self._gathered: dict[StripeId, list[_Single]] = {}
+        self._gatherings: dict[StripeId, _Gathering] = {}
         self._lock = threading.Lock()
         #: Blocks that went to the store, and those of them that were joined from several sends.
         self.blocks = 0
         self.joined = 0
 
-    async def deliver(self, queue: str, version: int, parcel: Parcel) -> Delivered:
-        """Store a parcel made for the queue's settings of that version; else SettingsStale."""
-        info = await self._catalog.get(queue)
+    async def deliver(
+        self, queue: str, version: int, parcel: Parcel, *, check: bool = False
+    ) -> Delivered:
+        """Store a parcel made for the queue's settings of that version; else SettingsStale.
+
+        `check` what it holds when it comes from elsewhere.
+        """
+        info = self._catalog.known(queue) or await self._catalog.get(queue)
         if info.version != version:
             info = await self._fresh(queue, version)
+        if check:
+            check_parcel(info, parcel)
         stripe = self._choose(info, parcel)
         segments = self._deferred(info, parcel)
         try:
@@ -79,105 +87,128 @@ class Enqueuer:
         delay_ms = info.settings.delay_ms if parcel.delay_ms is None else parcel.delay_ms
         if not delay_ms:
             return parcel.segments
-        until_ms = self._store.clock.now_ms() + delay_ms
+        until_ms = self.store.clock.now_ms() + delay_ms
         return [s._replace(block=s.block.defer(until_ms)) for s in parcel.segments]
 
-    async def _append(
+    def _append(
         self, info: QueueInfo, stripe: StripeId, segments: list[Segment]
-    ) -> list[Appended | Any]:
+    ) -> Pending[list[Appended | ClientError]]:
         if len(segments) == 1 and _joinable(segments[0]):
-            return [await self._append_single(info, stripe, segments[0].block)]
+            with self._lock:
+                gathering = self._gatherings.get(stripe)
+                if gathering is None:
+                    gathering = self._gatherings[stripe] = _Gathering(self, stripe)
+                return gathering.add(segments[0].block, info.version)
         self.blocks += len(segments)
-        return await self._store.append(stripe, segments, info.version)
+        return self.store.submit_append(stripe, segments, info.version)
 
-    async def _append_single(self, info: QueueInfo, stripe: StripeId, block: Block) -> Appended:
-        """Append a small block, together with others if an append is under way.
-
-        Whoever finds none under way goes alone. The others wait; when that append has ended, the
-        first of them takes all that came meanwhile.
-        """
-        mine = _Single(block, info.version)
+    def forget(self, gathering: _Gathering) -> None:
+        """Nothing is gathered there any more."""
         with self._lock:
-            gathered = self._gathered.get(stripe)
-            if gathered is None:
-                self._gathered[stripe] = []
-            else:
-                gathered.append(mine)
-        batch = [mine]
-        if gathered is not None:
-            answer = await mine.turn
-            if answer is not None:
-                return answer
-            batch = self._take(stripe, mine)
+            if not gathering.waiting and gathering.under_way is None:
+                self._gatherings.pop(gathering.stripe, None)
+
+
+class _Single(Pending["list[Appended | ClientError]"]):
+    """A small block that waits for company."""
+
+    __slots__ = ("content", "version")
+
+    def __init__(self, gathering: _Gathering, block: Block, version: int) -> None:
+        super().__init__(gathering.lead, gathering.flush)
+        self.content = block
+        self.version = version
+
+
+class _Gathering:
+    """Small blocks for one stripe, and the append that is under way there.
+
+    Blocks gather until somebody wants his answer, and while an append is under way; then all that
+    have come go as one.
+    """
+
+    def __init__(self, enqueuer: Enqueuer, stripe: StripeId) -> None:
+        self.stripe = stripe
+        self.waiting: list[_Single] = []
+        self.under_way: Pending[Any] | None = None
+        self._enqueuer = enqueuer
+        self._lock = threading.Lock()
+
+    def add(self, block: Block, version: int) -> _Single:
+        """Gather a block; its answer comes with the append that takes it."""
+        single = _Single(self, block, version)
+        self.waiting.append(single)
+        return single
+
+    def flush(self, inline: bool = False) -> None:  # noqa: FBT001, FBT002  a callback
+        """Append what has gathered, unless an append is under way, which does it at its end."""
+        with self._lock:
+            if self.under_way is not None or not self.waiting:
+                return
+            batch = self._take()
+            pending = self.under_way = self._submit(batch)
+        pending.when_done(partial(self._appended, batch, pending))
+        pending.start(inline=inline)
+
+    def _submit(self, batch: list[_Single]) -> Pending[list[Appended | ClientError]]:
+        enqueuer = self._enqueuer
+        enqueuer.blocks += 1
+        enqueuer.joined += len(batch) > 1
         try:
-            base = await self._append_batch(stripe, batch)
-        except BaseException as error:
-            failure = error if isinstance(error, RingdoveError) else None
-            for single in batch:
-                if single is not mine:
-                    # One whose leader was interrupted goes again by itself.
-                    single.turn.fail(failure) if failure else single.turn.resolve(None)
-            raise
-        finally:
-            self._hand_over(stripe)
-        for single in batch:
-            if single is not mine:
-                single.turn.resolve(Appended(base))
+            block = Block.join([single.content for single in batch])
+            return enqueuer.store.submit_append(self.stripe, [Segment(block)], batch[0].version)
+        except RingdoveError as error:
+            failed: Pending[list[Appended | ClientError]] = Pending()
+            failed.fail(error)
+            return failed
+
+    def lead(self, pending: Pending[Any]) -> None:
+        """For a thread that waits: append, and help until the answer is there."""
+        while not pending.done:
+            self.flush()
+            under_way = self.under_way
+            if under_way is not None:
+                under_way.block()
+
+    def _appended(
+        self, batch: list[_Single], pending: Pending[list[Appended | ClientError]]
+    ) -> None:
+        with self._lock:
+            self.under_way = None
+        error = pending.error()
+        if error is None:
+            [answer] = pending.result()
+            if isinstance(answer, RingdoveError):
+                error = answer
             else:
-                own = base
-            base += single.block.count
-        return Appended(own)
+                base = answer.base
+        for single in batch:
+            if error is not None:
+                single.fail(error)
+            else:
+                single.resolve([Appended(base)])
+                base += single.content.count
+        if self.waiting:
+            self.flush()
+        else:
+            self._enqueuer.forget(self)
 
-    async def _append_batch(self, stripe: StripeId, batch: list[_Single]) -> int:
-        block = Block.join([single.block for single in batch])
-        self.blocks += 1
-        self.joined += len(batch) > 1
-        [answer] = await self._store.append(stripe, [Segment(block)], batch[0].version)
-        if isinstance(answer, RingdoveError):
-            raise answer
-        return answer.base
-
-    def _take(self, stripe: StripeId, mine: _Single) -> list[_Single]:
-        """What may go in one block with `mine`; the rest waits for the next."""
+    def _take(self) -> list[_Single]:
+        """What may go in one block; the rest waits for the next."""
         batch: list[_Single] = []
         count = nbytes = 0
-        with self._lock:
-            gathered = self._gathered.get(stripe, [])
-            if mine not in gathered:
-                return [mine]
-            for single in gathered:
-                count += single.block.count
-                nbytes += single.block.nbytes
-                if batch and (
-                    count > limits.BLOCK_MESSAGES_TARGET
-                    or nbytes > limits.BLOCK_BYTES_TARGET
-                    or single.version != batch[0].version
-                ):
-                    break
-                batch.append(single)
-            del gathered[: len(batch)]
+        for single in self.waiting:
+            count += single.content.count
+            nbytes += single.content.nbytes
+            if batch and (
+                count > limits.BLOCK_MESSAGES_TARGET
+                or nbytes > limits.BLOCK_BYTES_TARGET
+                or single.version != batch[0].version
+            ):
+                break
+            batch.append(single)
+        del self.waiting[: len(batch)]
         return batch
-
-    def _hand_over(self, stripe: StripeId) -> None:
-        with self._lock:
-            gathered = self._gathered.get(stripe)
-            if not gathered:
-                self._gathered.pop(stripe, None)
-                return
-            leader = gathered[0]
-        if not leader.turn.done:
-            leader.turn.resolve(None)
-
-
-class _Single:
-    """A small block that waits for company; `turn` is its answer, or None when it must lead."""
-
-    __slots__ = ("block", "turn", "version")
-
-    def __init__(self, block: Block, version: int) -> None:
-        self.block = block
-        self.version = version
-        self.turn: Pending[Appended | None] = Pending()
 
 
 def _joinable(segment: Segment) -> bool:

@@ -33,7 +33,7 @@ from ringdove.errors import (
 from ringdove.stores.base import StripeId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ringdove.controllers.catalog import QueueInfo
     from ringdove.core.columns import Buffer
@@ -231,11 +231,14 @@ class Sender:
 
 def parcels(
     info: QueueInfo, outgoing: Outgoing, now_ms: int
-) -> list[tuple[Parcel, list[Sequence[int]]]]:
-    """The parcels of a send, each with the positions of its segments' messages."""
+) -> Iterator[tuple[Parcel, list[Sequence[int]]]]:
+    """The parcels of a send, each with the positions of its segments' messages.
+
+    Each is made, and takes its sequence numbers, when it is asked for: right before it is sent.
+    """
     if outgoing.ids is not None:
-        return _parcels_by_id(info, outgoing, now_ms)
-    found: list[tuple[Parcel, list[Sequence[int]]]] = []
+        yield from _parcels_by_id(info, outgoing, now_ms)
+        return
     for number, positions in _place(info, outgoing).items():
         part = outgoing if positions is None else _pick(outgoing, positions)
         whole = positions if positions is not None else range(len(outgoing.bodies))
@@ -245,13 +248,12 @@ def parcels(
         for first, block in _blocks(part, now_ms):
             segments.append(Segment(block, producer, sequence + first, block.count))
             spans.append(whole[first : first + block.count])
-        found.append((Parcel(number, outgoing.priority, segments, outgoing.delay_ms), spans))
-    return found
+        yield Parcel(number, outgoing.priority, segments, outgoing.delay_ms), spans
 
 
 def _parcels_by_id(
     info: QueueInfo, outgoing: Outgoing, now_ms: int
-) -> list[tuple[Parcel, list[Sequence[int]]]]:
+) -> Iterator[tuple[Parcel, list[Sequence[int]]]]:
     """Messages with ids are judged one by one, in one commit per stripe."""
     assert outgoing.ids is not None
     groups: dict[int, list[int]] = {}
@@ -259,15 +261,13 @@ def _parcels_by_id(
         key = outgoing.keys[position] if outgoing.keys else b""
         home = key_hash(key if info.settings.order == "key" else message_id or b"")
         groups.setdefault(home % info.settings.stripes, []).append(position)
-    found = []
     for number, positions in groups.items():
         segments = []
         for position in positions:
             [(_, block)] = _blocks(_pick(outgoing, [position]), now_ms)
             segments.append(Segment(block, message_id=outgoing.ids[position] or None))
         spans: list[Sequence[int]] = [[position] for position in positions]
-        found.append((Parcel(number, outgoing.priority, segments, outgoing.delay_ms), spans))
-    return found
+        yield Parcel(number, outgoing.priority, segments, outgoing.delay_ms), spans
 
 
 def _place(info: QueueInfo, outgoing: Outgoing) -> dict[int, list[int] | None]:

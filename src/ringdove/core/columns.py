@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 Buffer = bytes | bytearray | memoryview
 
-#: Offsets of the values (32-bit, as they are stored), the buffer that holds the values, and where in
-#: it they start.
+#: Offsets of the values (32-bit, as they are stored), the buffer that holds the values, and where
+#: in it they start.
 Column = tuple[memoryview, Buffer, int]
 
 #: Shapes of columns (length, count) for which the way to cut them is remembered.

@@ -132,6 +132,12 @@ class Connection(asyncio.BufferedProtocol):
             return
         if frame.verb == Verb.PING:
             self._write(Verb.REPLY, frame.number, b"")
+        elif frame.verb == Verb.CANCEL:
+            number = messages.decode(int, frame.meta)
+            driven = self._receives.pop(number, None)
+            if driven is not None:
+                driven.cancel()
+                self.answer(number, *encode_received([]))
         elif frame.verb == Verb.STREAM_ACK:
             stream = self._streams.get(frame.number)
             if stream is not None:

@@ -27,6 +27,8 @@ class Verb(IntEnum):
 
     HELLO = 1
     PING = 2
+    #: Takes a receive back, by its number; wants no answer of its own.
+    CANCEL = 3
     SEND = 10
     RECEIVE = 11
     ACKNOWLEDGE = 12

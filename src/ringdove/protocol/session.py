@@ -95,6 +95,9 @@ class ClientSession:
         )
         self._requests: dict[int, Request] = {}
         self._number = 0
+        #: Receives that were taken back, as long as an answer may come; whom to tell if one does.
+        self._abandoned: set[int] = set()
+        self.on_unwanted: Callable[[list[messages.WireReceipt]], None] | None = None
 
     def change(self, state: SessionState, reason: str = "") -> None:
         """Go to another state."""
@@ -128,9 +131,21 @@ class ClientSession:
         """Nobody waits for the request any more."""
         self._requests.pop(request.number, None)
 
+    def abandon(self, request: Request) -> list[list[Buffer]]:
+        """Nobody waits for the request any more: what to tell the server, if anything.
+
+        A receive is taken back. Should its messages be on their way already, they are given back.
+        """
+        self.forget(request)
+        if request.verb != Verb.RECEIVE or not request.sent_times:
+            return []
+        self._abandoned.add(request.number)
+        return [frames.encode(Verb.CANCEL, 0, messages.encode(request.number))]
+
     def hello(self) -> list[Buffer]:
         """The first frame of a connection."""
         self.welcome = None
+        self._abandoned.clear()
         return frames.encode(Verb.HELLO, 0, messages.encode(self._hello))
 
     def take(self, frame: Frame) -> None:
@@ -140,13 +155,24 @@ class ClientSession:
         elif frame.verb in (Verb.REPLY, Verb.ERROR):
             request = self._requests.pop(frame.number, None)
             if request is None:
-                return  # A ping's answer, or one that nobody waits for any more.
+                self._take_abandoned(frame)
+                return
             if frame.verb == Verb.REPLY:
                 request.answer.resolve(frame)
             else:
                 request.answer.fail(messages.decode_error(*_decode_error(frame)))
         elif self.on_push is not None:
             self.on_push(frame)
+
+    def _take_abandoned(self, frame: Frame) -> None:
+        """An answer that nobody waits for: give messages in it back at once."""
+        if frame.number not in self._abandoned:
+            return
+        self._abandoned.discard(frame.number)
+        if frame.verb == Verb.REPLY:
+            runs = messages.decode(list[messages.WireRun], frame.meta)
+            if runs and self.on_unwanted is not None:
+                self.on_unwanted([run.receipt for run in runs])
 
     def _take_welcome(self, frame: Frame) -> None:
         if frame.verb in (Verb.ERROR, Verb.GOODBYE):

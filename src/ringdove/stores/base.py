@@ -172,6 +172,12 @@ class StripeStore(Protocol):
         """
         ...
 
+    def submit_append(
+        self, stripe: StripeId, segments: Sequence[Segment], version: int
+    ) -> Pending[list[Appended | ClientError]]:
+        """`append` without waiting for its end; appends to one stripe keep their order."""
+        ...
+
     async def lease(
         self,
         stripe: StripeId,

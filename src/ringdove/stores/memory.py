@@ -15,7 +15,7 @@ from ringdove.clock import Clock, SystemClock
 from ringdove.core.dedup import Appended, ProducerState, Segment, plan
 from ringdove.core.settings import check_name
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION, Stripe, find_time, parts
-from ringdove.errors import ClientError, QueueNotFound
+from ringdove.errors import ClientError, QueueNotFound, RingdoveError
 from ringdove.limits import PRODUCERS_MAX
 from ringdove.pending import Pending
 from ringdove.stores.base import (
@@ -120,6 +120,22 @@ class MemoryStore:
         self, stripe: StripeId, segments: Sequence[Segment], version: int
     ) -> list[Appended | ClientError]:
         """See StripeStore."""
+        return self._append(stripe, segments, version)
+
+    def submit_append(
+        self, stripe: StripeId, segments: Sequence[Segment], version: int
+    ) -> Pending[list[Appended | ClientError]]:
+        """See StripeStore."""
+        pending: Pending[list[Appended | ClientError]] = Pending()
+        try:
+            pending.resolve(self._append(stripe, segments, version))
+        except RingdoveError as error:
+            pending.fail(error)
+        return pending
+
+    def _append(
+        self, stripe: StripeId, segments: Sequence[Segment], version: int
+    ) -> list[Appended | ClientError]:
         state = self._get(stripe, version)
         now_ms = self.clock.now_ms()
         state.tidy(now_ms)
