@@ -141,6 +141,9 @@ IDLE_S_MAX = 90
 REQUESTS_IN_FLIGHT_MAX = 1_024
 REQUESTS_BYTES_MAX = 64 * 1024 * 1024
 
+#: Receives of one connection that may wait for messages.
+RECEIVES_PARKED_MAX = 100_000
+
 #: Bytes written and not taken by the other side: beyond the first, no more is begun for it; beyond
 #: the second it is dropped.
 WRITE_BUFFER_BYTES = 4 * 1024 * 1024

@@ -309,7 +309,12 @@ class Runner:
     def _go_on(self) -> None:
         self._scheduled = False
         for _ in range(len(self._ready)):
-            self._ready.popleft().step()
+            try:
+                self._ready.popleft().step()
+            except Exception as error:  # noqa: BLE001  one must not stop the others
+                self.loop.call_exception_handler(
+                    {"message": "What follows a coroutine failed.", "exception": error}
+                )
 
 
 class Driven:
@@ -337,17 +342,19 @@ class Driven:
         if self.over or (self._pending is not None and not self._pending.done and not self._due):
             return
         self._detach()
-        _by_hand.driving = True
+        before, _by_hand.driving = _by_hand.driving, True
         try:
             pending, timeout_s = self._coroutine.send(None)
         except StopIteration as stop:
+            _by_hand.driving = before
             self._finish(stop.value, None)
             return
         except BaseException as error:  # noqa: BLE001  delivered to whoever asked
+            _by_hand.driving = before
             self._finish(None, error)
             return
         finally:
-            _by_hand.driving = False
+            _by_hand.driving = before
         self._pending = pending
         self._runner.begin(pending)
         if timeout_s is not None:
@@ -359,11 +366,11 @@ class Driven:
         if not self.over:
             self.over = True
             self._detach()
-            _by_hand.driving = True
+            before, _by_hand.driving = _by_hand.driving, True
             try:
                 self._coroutine.close()
             finally:
-                _by_hand.driving = False
+                _by_hand.driving = before
 
     def _woken(self) -> None:
         self._runner.wake(self)

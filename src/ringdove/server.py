@@ -154,7 +154,12 @@ async def _serve(config: ServerConfig, on_ready: Callable[[Server], None] | None
 
 
 def _refuse_exposed(config: ServerConfig) -> None:
-    """Refuse to listen where everybody can reach, unless protected or told so."""
+    """Refuse ports that are none, and to listen where everybody can reach without protection."""
+    for name in ("port", "http"):
+        if not -1 <= getattr(config, name) <= 65_535:
+            raise InvalidArgument(
+                f"{name} is {getattr(config, name)}; it must be 0 to 65535, or -1 for none."
+            )
     try:
         local = ipaddress.ip_address(config.host).is_loopback
     except ValueError:

@@ -1,9 +1,11 @@
 """Addresses of servers, as URLs name them.
 
-ringdove://HOST:PORT,HOST:PORT     TCP, to whichever of them answers
-ringdoves://HOST:PORT              the same with TLS
-ringdove+unix:PATH                 a unix socket
-ringdove://:TOKEN@HOST:PORT        with the secret that the server asks for
+    ringdove://HOST:PORT,HOST:PORT     TCP, to whichever of them answers
+    ringdoves://HOST:PORT              the same with TLS
+    ringdove+unix:PATH                 a unix socket
+
+A secret that the server asks for goes before the address: `ringdove://:TOKEN@HOST:PORT`, and
+`ringdove+unix://:TOKEN@PATH`.
 """
 
 from __future__ import annotations
@@ -43,10 +45,12 @@ def parse(url: str) -> Address:
     """The address that a URL names, or InvalidArgument."""
     scheme, _, rest = url.partition(":")
     if scheme == "ringdove+unix":
-        path = unquote(rest.removeprefix("//"))
+        token, at, path = rest.removeprefix("//").partition("@")
+        if not at or not token.startswith(":"):
+            token, path = "", rest.removeprefix("//")
         if not path:
             raise InvalidArgument(f"{url!r} names no socket: write ringdove+unix:/path/to/socket.")
-        return Address([Endpoint(unix=path)])
+        return Address([Endpoint(unix=unquote(path))], token=unquote(token.removeprefix(":")))
     token, _, hosts = rest.removeprefix("//").rstrip("/").rpartition("@")
     endpoints = [_endpoint(url, part) for part in hosts.split(",") if part]
     if not endpoints:

@@ -14,7 +14,7 @@ import socket
 import threading
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from ringdove import limits
 from ringdove.client.address import Address, Endpoint, tls_context
@@ -28,7 +28,7 @@ from ringdove.errors import (
 from ringdove.protocol import frames, messages
 from ringdove.protocol.frames import FrameDecoder
 from ringdove.protocol.messages import Verb
-from ringdove.protocol.session import ClientSession, Request, SessionState, goodbye_error
+from ringdove.protocol.session import ClientSession, Request, SessionState, decode_error
 from ringdove.version import __version__
 
 if TYPE_CHECKING:
@@ -39,6 +39,12 @@ if TYPE_CHECKING:
 
 _TICK_S = 0.25
 _BACKOFF_S, _BACKOFF_S_MAX = 0.02, 1.0
+
+#: A frame that arrives more slowly than this is taken for one that never ends.
+_SLOWEST_BYTES_PER_S = 1_000_000
+
+#: Share of an attempt's time that is kept when all servers were tried.
+_REST = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +67,18 @@ class LinkOptions:
     on_state: Callable[[SessionState, SessionState, str], None] | None = None
 
 
+class StreamEnd(Protocol):
+    """What takes the frames of a stream."""
+
+    def take(self, frame: Frame) -> None:
+        """A frame with the stream's number has come."""
+        ...
+
+    def tick(self, now_s: float) -> None:
+        """Called several times a second, while there is a connection."""
+        ...
+
+
 class Link:
     """See the module."""
 
@@ -76,7 +94,7 @@ class Link:
         self.session.on_state = options.on_state
         self.session.on_unwanted = self._give_back
         #: By number of the request that began it: what takes the blocks of a stream.
-        self.streams: dict[int, Callable[[Frame], None]] = {}
+        self.streams: dict[int, StreamEnd] = {}
         #: Called when a new connection has been welcomed, before requests are written again.
         self.on_welcome: list[Callable[[], None]] = []
         self._address = address
@@ -89,6 +107,7 @@ class Link:
         self._backlog: deque[Request] = deque()
         self._wire: _Wire | None = None
         self._task: asyncio.Task[None] | None = None
+        self._clock: asyncio.Task[None] | None = None
         self._lost: asyncio.Future[str] | None = None
         self._failure: RingdoveError | None = None
 
@@ -99,8 +118,10 @@ class Link:
         self.session.change(SessionState.CONNECTING, "begin")
         welcomed: asyncio.Future[None] = self.loop.create_future()
         self._task = self.loop.create_task(self._stay_connected(welcomed))
+        self._clock = self.loop.create_task(self._keep_time())
         try:
-            await asyncio.wait_for(asyncio.shield(welcomed), self.options.connect_s)
+            async with asyncio.timeout(self.options.connect_s):
+                await asyncio.shield(welcomed)
         except TimeoutError:
             places = ", ".join(map(str, self._address.endpoints))
             reason = f": {self._failure}" if self._failure else ""
@@ -114,11 +135,12 @@ class Link:
     async def close(self, error: RingdoveError | None = None) -> None:
         """End the session. Idempotent."""
         self.session.close(error or ConnectionClosed("The connection has been closed."), "closed")
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        tasks = [task for task in (self._task, self._clock) if task is not None]
+        self._task = self._clock = None
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
         if self._wire is not None:
             self._wire.close()
 
@@ -188,7 +210,7 @@ class Link:
         random.shuffle(endpoints)
         backoff_s = _BACKOFF_S
         apart_s = self.loop.time()
-        while True:
+        while self.session.state is not SessionState.CLOSED:
             endpoint = endpoints.pop(0)
             endpoints.append(endpoint)
             try:
@@ -217,10 +239,14 @@ class Link:
     async def _serve_one(self, endpoint: Endpoint, welcomed: asyncio.Future[None]) -> str:
         """One connection, from beginning to end; answers why it ended."""
         self._lost = self.loop.create_future()
-        wire = await asyncio.wait_for(self._connect(endpoint), self.options.connect_s)
+        # One that hangs must leave time for the others.
+        attempt_s = self.options.connect_s / (len(self._address.endpoints) + _REST)
+        async with asyncio.timeout(attempt_s):
+            wire = await self._connect(endpoint)
         try:
             wire.write(self.session.hello())
-            await asyncio.wait_for(wire.welcomed, self.options.connect_s)
+            async with asyncio.timeout(attempt_s):
+                await wire.welcomed
             self._wire = wire
             for notify in list(self.on_welcome):
                 notify()
@@ -229,10 +255,7 @@ class Link:
             self._write_backlog()
             if not welcomed.done():
                 welcomed.set_result(None)
-            while not self._lost.done():
-                await asyncio.wait([self._lost], timeout=_TICK_S)
-                self._tick(wire)
-            return self._lost.result()
+            return await self._lost
         finally:
             self._wire = None
             wire.close()
@@ -250,7 +273,12 @@ class Link:
             )
         return wire
 
-    def _tick(self, wire: _Wire) -> None:
+    async def _keep_time(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            self._tick()
+
+    def _tick(self) -> None:
         """Notice requests that take too long, silence, and idleness."""
         now_s = self.loop.time()
         for request in self.session.unanswered:
@@ -259,7 +287,12 @@ class Link:
                 request.answer.fail(
                     WaitTimeout(f"The server did not answer within {self.options.timeout_s} s.")
                 )
-        quiet_s = now_s - wire.heard_s
+        wire = self._wire
+        if wire is None:
+            return
+        for stream in list(self.streams.values()):
+            stream.tick(now_s)
+        quiet_s = wire.quiet_s(now_s)
         asked = bool(self.session.unanswered) or bool(self.streams)
         if quiet_s > self.options.silence_s and asked:
             self.lost(f"The server has been silent for {quiet_s:.1f} s.")
@@ -273,14 +306,14 @@ class Link:
 
     def _pushed(self, frame: Frame) -> None:
         if frame.verb == Verb.GOODBYE:
-            error = goodbye_error(frame)
+            error = decode_error(frame)
             if isinstance(error, FatalClientError):
                 self.session.close(error, str(error))
             self.lost(f"The server said goodbye: {error}")
             return
-        take = self.streams.get(frame.number)
-        if take is not None:
-            take(frame)
+        stream = self.streams.get(frame.number)
+        if stream is not None:
+            stream.take(frame)
 
 
 def _ping_s(session: ClientSession) -> float:
@@ -297,7 +330,8 @@ class _Wire(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self.welcomed: asyncio.Future[None] = link.loop.create_future()
         self.writable = True
-        self.heard_s = self.wrote_s = link.loop.time()
+        #: When the last whole frame came, and when something was last written.
+        self.framed_s = self.wrote_s = link.loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)
@@ -312,16 +346,20 @@ class _Wire(asyncio.BufferedProtocol):
         return self._decoder.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.heard_s = self._link.loop.time()
         session = self._link.session
         try:
             for frame in self._decoder.wrote(nbytes):
+                self.framed_s = self._link.loop.time()
                 session.take(frame)
                 if not self.welcomed.done():
                     self.welcomed.set_result(None)
         except RingdoveError as error:
             self._end(error)
             self.close()
+
+    def quiet_s(self, now_s: float) -> float:
+        """How long nothing whole has come, with patience for a large frame on its way."""
+        return now_s - self.framed_s - self._decoder.partial_bytes / _SLOWEST_BYTES_PER_S
 
     def pause_writing(self) -> None:
         self.writable = False

@@ -82,7 +82,7 @@ class Reading:
             self._source = await backend.stream(
                 queue, self.subscription, self._owner, self._positions, self._lease_ms
             )
-            for stripe, offset in self._source.cursors.items():
+            for stripe, offset in self._source.starts.items():
                 self._positions.setdefault(stripe, offset)
 
     async def next(self) -> StreamedBlock | None:

@@ -21,7 +21,7 @@ from ringdove.controllers.catalog import QueueInfo
 from ringdove.controllers.dequeue import Received
 from ringdove.controllers.sending import Delivered as DeliveredParcel
 from ringdove.controllers.sending import Outgoing, Parcel, Sender, SentBatch, Sequencer
-from ringdove.core.dedup import Appended
+from ringdove.core.dedup import Appended, Segment
 from ringdove.core.receipt import Receipt
 from ringdove.core.runs import LeasedRun
 from ringdove.core.settings import check_name
@@ -29,9 +29,10 @@ from ringdove.core.stripe import Part
 from ringdove.errors import (
     ConnectionClosed,
     QueueNotFound,
-    ReceiptStale,
     RemoteProtocolError,
+    RingdoveError,
     SequenceRefused,
+    SubscriptionNotFound,
 )
 from ringdove.pending import Pending, on_event_loop
 from ringdove.protocol import messages
@@ -131,16 +132,21 @@ class RemoteBackend:
         value: Any = None,
         blocks: Sequence[Block] = (),
         wait_s: float | None = 0,
-    ) -> tuple[Frame, Request]:
+    ) -> Frame:
+        return await self._answer(
+            lambda: Request(verb, b"" if value is None else messages.encode(value), blocks), wait_s
+        )
+
+    async def _answer(self, make: Callable[[], Request], wait_s: float | None = 0) -> Frame:
+        """Make a request and wait for its answer; again if it was damaged on its way."""
         link = self.link
-        timeout_s = link.options.timeout_s
-        meta = b"" if value is None else messages.encode(value)
         for attempt in range(_DAMAGED_MAX + 1):
-            deadline_s = None if wait_s is None else link.loop.time() + timeout_s + wait_s
-            request = Request(verb, meta, blocks, deadline_s)
+            request = make()
+            if wait_s is not None:
+                request.deadline_s = link.loop.time() + link.options.timeout_s + wait_s
             link.submit(request)
             try:
-                return await request.answer, request
+                return await request.answer
             except RemoteProtocolError:
                 if attempt == _DAMAGED_MAX:
                     raise
@@ -150,8 +156,22 @@ class RemoteBackend:
                 raise
         raise AssertionError
 
+    async def _remove(self, verb: Verb, value: Any, gone: type[RingdoveError]) -> None:
+        """Ask for something to be removed; that it is gone already is fine for a repetition."""
+        requests: list[Request] = []
+
+        def make() -> Request:
+            requests.append(Request(verb, messages.encode(value)))
+            return requests[-1]
+
+        try:
+            await self._answer(make)
+        except gone:
+            if sum(request.sent_times for request in requests) < 2:
+                raise
+
     async def _get(self, kind: Any, verb: Verb, value: Any = None) -> Any:
-        frame, _ = await self._ask(verb, value)
+        frame = await self._ask(verb, value)
         return messages.decode(kind, frame.meta)
 
     # -- queues ---------------------------------------------------------------------------------
@@ -186,12 +206,7 @@ class RemoteBackend:
     async def delete_queue(self, name: str) -> None:
         """See Backend."""
         self.forget(name)
-        request: Request | None = None
-        try:
-            _, request = await self._ask(Verb.DELETE, name)
-        except QueueNotFound:
-            if request is None or request.sent_times < 2:
-                raise
+        await self._remove(Verb.DELETE, name, QueueNotFound)
 
     async def purge_queue(self, name: str) -> int:
         """See Backend."""
@@ -233,7 +248,7 @@ class RemoteBackend:
 
     async def unsubscribe(self, queue: str, subscription: str) -> None:
         """See Backend."""
-        await self._ask(Verb.UNSUBSCRIBE, (queue, subscription))
+        await self._remove(Verb.UNSUBSCRIBE, (queue, subscription), SubscriptionNotFound)
 
     # -- messages -------------------------------------------------------------------------------
 
@@ -277,15 +292,27 @@ class RemoteBackend:
             del known[info.id]
 
     async def _deliver(self, queue: str, version: int, parcel: Parcel) -> DeliveredParcel:
+        answers: list[Any] = []
+        left = parcel.segments
+        while left:
+            some = _as_one_frame(left)
+            left = left[len(some) :]
+            stripe, told = await self._deliver_some(queue, version, parcel._replace(segments=some))
+            # What goes in several frames goes to one stripe.
+            parcel = parcel._replace(number=stripe.number)
+            answers += told
+        return stripe, answers
+
+    async def _deliver_some(self, queue: str, version: int, parcel: Parcel) -> DeliveredParcel:
         segments = [
             messages.WireSegment(s.producer, s.sequence, s.span, s.message_id)
             for s in parcel.segments
         ]
         ask = messages.Send(queue, version, parcel.number, parcel.level, parcel.delay_ms, segments)
-        frame, _ = await self._ask(Verb.SEND, ask, [s.block for s in parcel.segments])
+        frame = await self._ask(Verb.SEND, ask, [s.block for s in parcel.segments])
         stored: messages.Stored = messages.decode(messages.Stored, frame.meta)
         answers: list[Any] = [
-            Appended(base, duplicate) if error is None else messages.decode_error(*error)
+            Appended(base, duplicate) if error is None else messages.decode_error(error)
             for base, duplicate, error in stored.answers
         ]
         return StripeId(*stored.stripe), answers
@@ -295,7 +322,7 @@ class RemoteBackend:
     ) -> list[Received]:
         """See Backend."""
         ask = messages.Receive(queue, subscription, max, wait_s, lease_ms)
-        frame, _ = await self._ask(Verb.RECEIVE, ask, wait_s=wait_s)
+        frame = await self._ask(Verb.RECEIVE, ask, wait_s=wait_s)
         runs: list[messages.WireRun] = messages.decode(list[messages.WireRun], frame.meta)
         blocks = blocks_of(frame, sum(run.blocks for run in runs))
         received = []
@@ -317,20 +344,15 @@ class RemoteBackend:
     async def _settle(
         self, verb: Verb, receipts: Sequence[Receipt], value: int | None
     ) -> list[int | ClientError]:
-        frame, request = await self._ask(verb, messages.Settle(list(receipts), value))
+        frame = await self._ask(verb, messages.Settle(list(receipts), value))
         answers: list[int | messages.WireError] = messages.decode(
             list[int | messages.WireError], frame.meta
         )
-        found: list[Any] = []
-        for answer in answers:
-            error = None if isinstance(answer, int) else messages.decode_error(*answer)
-            if error is None:
-                found.append(answer)
-            elif isinstance(error, ReceiptStale) and request.sent_times > 1:
-                found.append(0)  # The first attempt was served; only its answer was lost.
-            else:
-                found.append(error)
-        return found
+        told: list[Any] = [
+            answer if isinstance(answer, int) else messages.decode_error(answer)
+            for answer in answers
+        ]
+        return told
 
     async def acknowledge(self, receipts: Sequence[Receipt]) -> list[int | ClientError]:
         """See Backend."""
@@ -390,13 +412,23 @@ class RemoteBackend:
     ) -> list[Block]:
         """See Backend."""
         ask = messages.Read(stripe, offset, messages_max, skip_trimmed)
-        frame, _ = await self._ask(Verb.READ, ask)
+        frame = await self._ask(Verb.READ, ask)
         return blocks_of(frame, messages.decode(int, frame.meta))
 
     async def position(self, stripe: StripeId, start: Start) -> int:
         """See Backend."""
         offset: int = await self._get(int, Verb.POSITION, messages.Position(stripe, start))
         return offset
+
+
+def _as_one_frame(segments: list[Segment]) -> list[Segment]:
+    """As many of the segments as go in one frame; at least one."""
+    nbytes = 0
+    for position, segment in enumerate(segments):
+        nbytes += segment.block.nbytes
+        if position and nbytes > limits.BLOCK_BYTES_MAX:
+            return segments[:position]
+    return segments
 
 
 def _info(wire: messages.WireInfo) -> QueueInfo:

@@ -9,6 +9,7 @@ welcome the stream is opened again where it stands, under a new fence.
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ringdove import limits
@@ -18,7 +19,7 @@ from ringdove.pending import Pending
 from ringdove.protocol import frames, messages
 from ringdove.protocol.frames import blocks_of
 from ringdove.protocol.messages import Verb
-from ringdove.protocol.session import Request, SessionState
+from ringdove.protocol.session import Request, SessionState, decode_error
 from ringdove.stores.base import StripeId
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ class RemoteStream:
         lease_ms: int,
     ) -> None:
         self.fence = 0
-        #: Next offset wanted, by stripe.
+        #: Where the stream began, and the next offset wanted, by stripe.
+        self.starts: dict[StripeId, int] = dict(positions)
         self.cursors: dict[StripeId, int] = dict(positions)
         self._link = link
         self._queue = queue
@@ -54,6 +56,9 @@ class RemoteStream:
         #: Blocks, their bytes, and the generation they came in.
         self._arrived: deque[tuple[StreamedBlock, int, int]] = deque()
         self._asked: set[StripeId] = set()
+        #: Everything below is done, as far as the server was told or is to be told.
+        self._acknowledged: dict[StripeId, int] = {}
+        self._heard_s = 0.0
         #: Bytes handed out and not yet freed, by stripe: end offset, bytes, generation.
         self._held: dict[StripeId, deque[tuple[int, int, int]]] = {}
         self._signal: Pending[None] = Pending()
@@ -64,7 +69,7 @@ class RemoteStream:
         """Claim the subscription; raises SubscriptionBusy while somebody else has it."""
         request = self._request()
         self._link.submit(request)
-        self._begin(await request.answer)
+        await request.answer
         self._link.on_welcome.append(self._reopen)
 
     def _request(self) -> Request:
@@ -78,12 +83,21 @@ class RemoteStream:
         )
         request = Request(Verb.STREAM, messages.encode(ask))
         request.on_begin = self._listen
+        request.answer.when_done(partial(self._answered, request))
         return request
+
+    def _answered(self, request: Request) -> None:
+        """The server has answered; runs on the link's loop, before any block can come."""
+        error = request.answer.error()
+        if error is None:
+            self._begin(request.answer.result())
+        elif isinstance(error, RingdoveError):
+            self._fail(error)
 
     def _listen(self, number: int) -> None:
         """Have the frames with this number; runs on the link's loop, before any can come."""
         self._link.streams.pop(self._number, None)
-        self._link.streams[number] = self._take
+        self._link.streams[number] = self
         self._number = number
         self._generation += 1
         self._asked.clear()
@@ -91,30 +105,27 @@ class RemoteStream:
     def _begin(self, frame: Frame) -> None:
         streaming: messages.Streaming = messages.decode(messages.Streaming, frame.meta)
         self.fence = streaming.fence
-        for stripe, offset in streaming.positions:
-            self.cursors.setdefault(StripeId(*stripe), offset)
+        for raw, offset in streaming.positions:
+            stripe = StripeId(*raw)
+            self.starts.setdefault(stripe, offset)
+            self.cursors.setdefault(stripe, offset)
+        self._heard_s = self._link.loop.time()
+        for stripe, offset in self._acknowledged.items():
+            self._free(stripe, offset, 0)
 
     def _reopen(self) -> None:
         """A new connection: go on where the stream stands."""
         if self._closed or self._failure is not None:
             return
-        request = self._request()
-        self._link.submit(request)
-
-        def answered() -> None:
-            error = request.answer.error()
-            if error is None:
-                self._begin(request.answer.result())
-            elif isinstance(error, RingdoveError):
-                self._fail(error)
-
-        request.answer.when_done(answered)
+        self._link.submit(self._request())
 
     # -- blocks come in, on the link's loop -----------------------------------------------------
 
-    def _take(self, frame: Frame) -> None:
+    def take(self, frame: Frame) -> None:
+        """See `link.StreamEnd`."""
+        self._heard_s = self._link.loop.time()
         if frame.verb == Verb.STREAM_ENDED:
-            self._fail(messages.decode_error(*messages.decode(messages.WireError, frame.meta)))
+            self._fail(decode_error(frame))
             return
         raw, wanted = messages.decode(tuple[messages.Stripe, int], frame.meta)
         stripe = StripeId(*raw)
@@ -141,9 +152,22 @@ class RemoteStream:
         """A block is missing or damaged: ask for it again, once, and drop what follows."""
         if stripe in self._asked:
             self._free(stripe, -1, nbytes)
-            return
+        else:
+            self._ask_again(stripe, cursor)
+
+    def _ask_again(self, stripe: StripeId, cursor: int) -> None:
         self._asked.add(stripe)
-        self._tell(messages.StreamAck(stripe, cursor, nbytes, resend=True))
+        held = [(nbytes, at) for _, nbytes, at in list(self._arrived)]
+        held += [(nbytes, at) for ends in self._held.values() for _, nbytes, at in list(ends)]
+        window_bytes = sum(nbytes for nbytes, at in held if at == self._generation)
+        self._tell(messages.StreamAck(stripe, cursor, window_bytes, resend=True))
+
+    def tick(self, now_s: float) -> None:
+        """See `link.StreamEnd`: when nothing comes, ask again, should something have been lost."""
+        if now_s - self._heard_s > _ASK_AGAIN_S and self._failure is None:
+            self._heard_s = now_s
+            for stripe, cursor in list(self.cursors.items()):
+                self._ask_again(stripe, cursor)
 
     def _free(self, stripe: StripeId, following: int, nbytes: int) -> None:
         self._tell(messages.StreamAck(stripe, following, nbytes))
@@ -182,6 +206,7 @@ class RemoteStream:
         """Everything below `offset` is done; raises FenceStale when the claim was lost."""
         if self._failure is not None:
             raise self._failure
+        self._acknowledged[stripe] = max(offset, self._acknowledged.get(stripe, 0))
         held = self._held.get(stripe, deque())
         freed = 0
         while held and held[0][0] <= offset:
@@ -192,18 +217,10 @@ class RemoteStream:
 
     def rewind(self, stripe: StripeId, offset: int) -> None:
         """Have a stripe from `offset` again: processing was refused."""
-        kept = [entry for entry in self._arrived if entry[0].stripe != stripe]
-        freed = sum(
-            nbytes
-            for streamed, nbytes, generation in self._arrived
-            if streamed.stripe == stripe and generation == self._generation
-        )
-        held = self._held.pop(stripe, deque())
-        freed += sum(nbytes for _, nbytes, generation in held if generation == self._generation)
-        self._arrived = deque(kept)
+        self._held.pop(stripe, None)
+        self._arrived = deque(entry for entry in self._arrived if entry[0].stripe != stripe)
         self.cursors[stripe] = offset
-        self._asked.add(stripe)
-        self._tell(messages.StreamAck(stripe, offset, freed, resend=True))
+        self._ask_again(stripe, offset)
 
     async def close(self) -> None:
         """End the stream and give the claim up. Idempotent."""
@@ -219,6 +236,9 @@ class RemoteStream:
             self._link.submit(request)
             await request.answer.until(_CLOSE_S_MAX)
 
+
+#: Seconds without a block after which the wanted offsets are told again.
+_ASK_AGAIN_S = 1.0
 
 #: Seconds to wait for the server's word that a claim was given up.
 _CLOSE_S_MAX = 2.0

@@ -120,7 +120,7 @@ class Catalog:
         """All names, as far as a suggestion needs them."""
         return [info.name for info in await self.find()]
 
-    async def change(self, name: str, **chosen: Any) -> QueueInfo:
+    async def change(self, name: str, /, **chosen: Any) -> QueueInfo:
         """Change settings; see `_refuse_reshaping` for what must wait until the queue is empty."""
         self.forget(name)
         info = await self.get(name)

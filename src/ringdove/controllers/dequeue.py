@@ -105,6 +105,7 @@ class Dequeuer:
         call = make_call(info.settings, want, len(order), deadline_ms)
         lobby: Lobby | None = None
         guest: Guest | None = None
+        interrupted = True
         watches = self._watches(info)
         action = call.start(clock.now_ms())
         try:
@@ -132,9 +133,10 @@ class Dequeuer:
                     watches = self._watches(info)
                     order = self._order(info)
                     action = call.woken(clock.now_ms())
+            interrupted = False
         finally:
             if lobby is not None and guest is not None:
-                lobby.leave(guest)
+                lobby.leave(guest, interrupted=interrupted)
         if call.found:
             self._pass_on(info, subscription, visit.due_ms)
         self._pace.learn(info, subscription, found=call.found > 0)
@@ -265,8 +267,8 @@ class _Visit:
         lease_ms: int | None,
     ) -> None:
         self.found: list[Received] = []
-        #: When the stripe visited last has more.
-        self.due_ms: int | None = None
+        #: When each stripe visited has more.
+        self._dues: dict[StripeId, int | None] = {}
         self.on_dead: OnDead | None = None
         self._store = store
         self._pace = pace
@@ -275,12 +277,18 @@ class _Visit:
         self._left = want
         self._lease_ms = lease_ms or info.settings.lease_ms
 
+    @property
+    def due_ms(self) -> int | None:
+        """When one of the stripes visited has more."""
+        return min((ms for ms in self._dues.values() if ms is not None), default=None)
+
     async def lease(self, stripe: StripeId) -> tuple[int, int | None]:
         """Lease what is still wanted from one stripe; how many, and when it has more."""
         info, subscription = self._info, self._subscription
-        granted, self.due_ms = self._pace.admit(info, subscription, self._left)
+        granted, due_ms = self._pace.admit(info, subscription, self._left)
         if not granted:
-            return 0, self.due_ms
+            self._dues[stripe] = due_ms
+            return 0, due_ms
         self._pace.begin(info, subscription)
         try:
             count = await self._lease(stripe, granted)
@@ -288,13 +296,14 @@ class _Visit:
             self._pace.end(info, subscription)
         self._left -= count
         self._pace.give_back(info, subscription, granted - count)
-        return count, self.due_ms
+        return count, self._dues[stripe]
 
     async def _lease(self, stripe: StripeId, want: int) -> int:
         info, subscription = self._info, self._subscription
         spread = self._pace.spread(info, subscription)
         count = 0
         more = True
+        due_ms: int | None = None
         while more and count < want:
             delivery = await self._store.lease(
                 stripe, subscription, want - count, self._lease_ms, spread, info.version
@@ -308,7 +317,8 @@ class _Visit:
                 self.found.append(_received(stripe, delivery.epoch, subscription, delivered))
                 count += delivered.run.hi - delivered.run.lo
             more = delivery.more or bool(delivery.dead)
-            self.due_ms = delivery.due_ms
+            due_ms = delivery.due_ms
+        self._dues[stripe] = due_ms
         return count
 
 

@@ -76,23 +76,20 @@ class Lobby:
             timeout_s = (min(ends_ms) - now_ms) / 1000 if ends_ms else None
             if timeout_s is not None and timeout_s <= 0:
                 break
-            try:
-                if await guest.signal.until(timeout_s):
-                    guest.signal = Pending()
-            except BaseException:
-                if guest.called:
-                    self.call_next()  # Called while it gave up: the call is for somebody else.
-                raise
+            if await guest.signal.until(timeout_s):
+                guest.signal = Pending()
         guest.called = True
         if self._due_ms is not None and self._due_ms <= self._clock.now_ms():
             self._due_ms = None  # Whoever looks now learns the next one.
 
-    def leave(self, guest: Guest) -> None:
-        """Give the place up; a call that was not answered goes to the next."""
+    def leave(self, guest: Guest, *, interrupted: bool) -> None:
+        """Give the place up; the call of one that was interrupted goes to the next."""
         with self._lock:
             self._guests.pop(guest, None)
             front = next(iter(self._guests), None)
             due = self._due_ms is not None
+        if interrupted and guest.called:
+            self.call_next()
         if front is not None and due:
             _nudge(front)
 
@@ -131,16 +128,15 @@ class Lobby:
 
     def _arrived(self) -> None:
         armed, self._armed = self._armed, []
-        for watch in armed:
-            watch.forget(self._arrived)
-        if not self._guests:
-            return
         try:
-            self._arm()
+            if self._guests:
+                self._arm()
         except RingdoveError:
             # The queue is gone, or the store has closed: everybody must learn of it.
             for _ in range(len(self._guests)):
                 self.call_next()
+        for watch in armed:
+            watch.forget(self._arrived)  # Only now: one of them may have arrived meanwhile.
         self.call_next()
 
 

@@ -41,7 +41,8 @@ class BlockStream:
             raise InvalidArgument(f"lease_ms is {lease_ms}; it must be above 0.")
         self.subscription = subscription
         self.lease_ms = lease_ms
-        #: Next offset to be read, by stripe.
+        #: Where the stream began, and the next offset to be read, by stripe.
+        self.starts: dict[StripeId, int] = {}
         self.cursors: dict[StripeId, int] = {}
         self._store = store
         self._stripes = info.stripes()
@@ -64,7 +65,8 @@ class BlockStream:
                     stripe, self.subscription, self._owner, self.lease_ms
                 )
                 self._fences[stripe] = claimed.fence
-                self.cursors[stripe] = positions.get(stripe, claimed.offset)
+                self.starts[stripe] = positions.get(stripe, claimed.offset)
+            self.cursors = dict(self.starts)
         except BaseException:
             await self.close()
             raise

@@ -129,7 +129,7 @@ class Index:
         An expired lease still acknowledges until its messages are leased again, except where order
         is promised. Raises ReceiptStale when the lease holds nothing of the range any more.
         """
-        if hi <= self.done.floor:
+        if hi <= self.done.floor or (token not in self._leases and self.done.covers(lo, hi)):
             return 0
         if self.settings.ordered:
             self._refuse_expired(token, lo, hi, now_ms)

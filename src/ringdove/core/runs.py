@@ -130,6 +130,12 @@ class DoneSet:
         """The runs above the floor, in order."""
         return sorted(self._hi_of.items())
 
+    def covers(self, lo: int, hi: int) -> bool:
+        """Whether all of [lo, hi) is done. Looks at every run: for rare questions only."""
+        return hi <= self.floor or any(
+            start <= max(lo, self.floor) and hi <= end for start, end in self._hi_of.items()
+        )
+
     def end_of(self, lo: int) -> int | None:
         """The end of the run that starts at `lo`, if there is one."""
         return self._hi_of.get(lo)

@@ -24,7 +24,7 @@ from ringdove.errors import (
     RingdoveError,
     StoreUnavailable,
 )
-from ringdove.frontends.requests import HANDLERS, encode_received
+from ringdove.frontends.requests import HANDLERS, encode_received, fit
 from ringdove.frontends.streams import ServerStream
 from ringdove.protocol import frames, messages
 from ringdove.protocol.messages import Verb
@@ -56,6 +56,7 @@ class Connection(asyncio.BufferedProtocol):
         self._receives: dict[int, Driven] = {}
         self._streams: dict[int, ServerStream] = {}
         self._reading = True
+        self._refused = False
         self.writable = True
         self.draining = False
         #: Set when the connection is over, and while draining when all requests are answered.
@@ -95,8 +96,10 @@ class Connection(asyncio.BufferedProtocol):
         server = self._server
         server.bytes_in += nbytes
         self.heard_s = server.loop.time()
+        whole = False
         try:
             for frame in self._decoder.wrote(nbytes):
+                whole = True
                 self._take(frame)
         except RingdoveError as error:
             self._refuse(error)
@@ -105,7 +108,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not self._decoder.partial:
             self.frame_due_s = None
-        elif self.frame_due_s is None:
+        elif self.frame_due_s is None or whole:
             self.frame_due_s = self.heard_s + limits.FRAME_S_MAX
 
     def eof_received(self) -> bool:
@@ -143,9 +146,7 @@ class Connection(asyncio.BufferedProtocol):
             if stream is not None:
                 stream.acknowledged(messages.decode(messages.StreamAck, frame.meta))
         elif self.draining:
-            self._answer_error(
-                frame.number, ConnectionClosed("The server is closing; connect again.")
-            )
+            self._answer_error(frame.number, _closing())  # The client asks again elsewhere.
         else:
             self._begin(frame)
 
@@ -180,7 +181,7 @@ class Connection(asyncio.BufferedProtocol):
     def _begin(self, frame: Frame) -> None:
         number = frame.number
         nbytes = len(frame.blob)
-        if number in self._under_way:
+        if number in self._under_way or number in self._streams:
             raise RemoteProtocolError(f"Request {number} is still under way; numbers are unique.")
         self._under_way[number] = nbytes
         self._under_way_bytes += nbytes
@@ -231,6 +232,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None and received:
             self._server.give_back(received)
             return
+        received, rest = fit(received, limits.BLOCK_BYTES_MAX)
+        if rest:
+            self._server.give_back(rest)
         meta, blocks = encode_received(received)
         self._server.messages_out += sum(block.count for block in blocks)
         self.answer(number, meta, blocks)
@@ -294,25 +298,33 @@ class Connection(asyncio.BufferedProtocol):
         """Read on only while what is under way stays within its limits."""
         wanted = (
             self.writable
-            and len(self._under_way) < limits.REQUESTS_IN_FLIGHT_MAX
+            and len(self._under_way) - len(self._receives) < limits.REQUESTS_IN_FLIGHT_MAX
+            and len(self._receives) < limits.RECEIVES_PARKED_MAX
             and self._under_way_bytes < limits.REQUESTS_BYTES_MAX
         )
         if wanted != self._reading and self._transport is not None:
             self._reading = wanted
             if wanted:
+                self.heard_s = self._server.loop.time()
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
 
     def _refuse(self, error: RingdoveError) -> None:
         """Say why, and close: the stream of bytes cannot go on."""
+        self._refused = True
         self._server.refused += 1
         self._write(Verb.GOODBYE, 0, messages.encode(messages.encode_error(error)))
         self.close()
 
     def expire(self, now_s: float) -> None:
         """Drop the connection if it is dead or dawdles."""
-        if self.frame_due_s is not None and now_s > self.frame_due_s:
+        if self._refused:
+            if self._transport is not None:
+                self._transport.abort()  # It does not even take its goodbye.
+        elif not self._reading:
+            return  # It is this side that does not listen.
+        elif self.frame_due_s is not None and now_s > self.frame_due_s:
             self._refuse(LimitExceeded("A frame, or HELLO, did not arrive in time."))
         elif now_s - self.heard_s > limits.IDLE_S_MAX:
             self._refuse(LimitExceeded(f"Nothing was heard for {limits.IDLE_S_MAX} s."))
@@ -320,15 +332,14 @@ class Connection(asyncio.BufferedProtocol):
     def drain(self) -> None:
         """Take no more requests; answer parked receivers, let sends finish."""
         self.draining = True
-        closing = ConnectionClosed("The server is closing; connect again.")
         for number, driven in list(self._receives.items()):
             driven.cancel()
-            self.answer(number, *encode_received([]))
+            self._answer_error(number, _closing())
         self._receives.clear()
         for stream in list(self._streams.values()):
             stream.stop()
         self._streams.clear()
-        self._write(Verb.GOODBYE, 0, messages.encode(messages.encode_error(closing)))
+        self._write(Verb.GOODBYE, 0, messages.encode(messages.encode_error(_closing())))
 
     async def settled(self) -> None:
         """Wait until every request has been answered, while draining."""
@@ -344,3 +355,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send what is written, then close."""
         if self._transport is not None:
             self._transport.close()
+
+
+def _closing() -> ConnectionClosed:
+    return ConnectionClosed("The server is closing; connect again.")

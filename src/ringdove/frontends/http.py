@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from ringdove import metrics
+from ringdove import limits, metrics
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -52,6 +52,7 @@ class HttpServer:
             lifespan="off",
             log_config=None,
             access_log=False,
+            timeout_graceful_shutdown=limits.DRAIN_S_MAX,
         )
         self._server = _Server(config)
         loop = asyncio.get_running_loop()

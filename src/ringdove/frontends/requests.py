@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ringdove.controllers.catalog import QueueInfo
     from ringdove.controllers.dequeue import Received
     from ringdove.core.block import Block
+    from ringdove.core.stripe import Part
     from ringdove.protocol.frames import Frame
 
     Reply = tuple[bytes, list[Block]]
@@ -55,6 +56,34 @@ def encode_received(received: list[Received]) -> Reply:
             messages.WireRun(run.receipt, run.until_ms, run.receives, run.first_ms, len(parts))
         )
     return messages.encode(runs), blocks
+
+
+def fit(received: list[Received], bytes_max: int) -> tuple[list[Received], list[Received]]:
+    """What of a receive goes in one frame, at least a block; and what does not."""
+    kept: list[Received] = []
+    rest: list[Received] = []
+    nbytes = 0
+    for run in received:
+        parts = run.delivered.parts
+        for position, part in enumerate(parts):
+            nbytes += part.block.nbytes
+            if nbytes > bytes_max and (kept or position):
+                cut = part.block.base + part.start
+                if position:
+                    kept.append(_portion(run, run.receipt.lo, cut, parts[:position]))
+                rest.append(_portion(run, cut, run.receipt.hi, parts[position:]))
+                bytes_max = -1
+                break
+        else:
+            kept.append(run)
+    return kept, rest
+
+
+def _portion(run: Received, lo: int, hi: int, parts: list[Part]) -> Received:
+    return run._replace(
+        receipt=run.receipt._replace(lo=lo, hi=hi),
+        delivered=run.delivered._replace(parts=parts),
+    )
 
 
 def _answers(answers: Iterable[int | ClientError]) -> Reply:

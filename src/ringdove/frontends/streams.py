@@ -24,7 +24,7 @@ class ServerStream:
         self._server = server
         self._number = number
         self._stream: BlockStream | None = None
-        self._window_bytes = 0
+        self._window_bytes = self._window_bytes_max = 0
         self._reading: Driven | None = None
         #: A block that was read and waits for room.
         self._waiting: StreamedBlock | None = None
@@ -37,7 +37,7 @@ class ServerStream:
             limit = limits.STREAM_WINDOW_BYTES_MAX
             self._end(InvalidArgument(f"A stream's window is 1 to {limit} bytes."), begun=False)
             return
-        self._window_bytes = ask.window_bytes
+        self._window_bytes = self._window_bytes_max = ask.window_bytes
         positions = {StripeId(*stripe): offset for stripe, offset in ask.positions}
         self._server.runner.spawn(
             self._server.broker.stream(
@@ -98,17 +98,26 @@ class ServerStream:
         if self._stream is None or self._stopped:
             return
         stripe = StripeId(*ack.stripe)
-        self._window_bytes += max(0, ack.freed_bytes)
         try:
             if ack.resend:
                 self._stream.rewind(stripe, ack.next)
-                self._waiting = None
+                self._window_bytes = self._window_bytes_max - max(0, ack.freed_bytes)
+                self._put_back()
+            else:
+                freed_bytes = self._window_bytes + max(0, ack.freed_bytes)
+                self._window_bytes = min(freed_bytes, self._window_bytes_max)
         except RingdoveError as error:
             self._end(error, begun=True)
             return
         if not ack.resend and ack.next >= 0:
             self._server.runner.spawn(self._stream.acknowledge(stripe, ack.next), self._done)
         self.go_on()
+
+    def _put_back(self) -> None:
+        """What was read and not sent is read again, after what comes before it."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None and self._stream is not None:
+            self._stream.rewind(waiting.stripe, waiting.wanted)
 
     def stop(self) -> None:
         """The connection or the receiver is gone."""

@@ -85,6 +85,11 @@ class FrameDecoder:
         """Whether a frame has begun and not ended."""
         return bool(self._rest) or self._large is not None
 
+    @property
+    def partial_bytes(self) -> int:
+        """How much of that frame has come."""
+        return self._filled if self._large is not None else len(self._rest)
+
     def get_buffer(self) -> memoryview:
         """Where the next bytes go."""
         if self._large is None:

@@ -8,11 +8,11 @@ number and the verb `REPLY`, or `ERROR`. docs/protocol.md draws the life of a me
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
-from ringdove import errors
+from ringdove import errors, limits
 from ringdove.core.settings import QueueSettings  # noqa: TC001  msgspec reads it at run time
 from ringdove.errors import RemoteProtocolError, RingdoveError, SequenceRefused
 
@@ -60,10 +60,25 @@ class Verb(IntEnum):
     GOODBYE = 132
 
 
-Stripe = tuple[int, int, int]
-WireReceipt = tuple[int, int, int, int, int, int, int, str]
-#: Code, text, and the expected sequence where that is what is wrong.
-WireError = tuple[str, str, int]
+_U63 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+_U16 = Annotated[int, msgspec.Meta(ge=0, le=2**16 - 1)]
+_U8 = Annotated[int, msgspec.Meta(ge=0, le=255)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=limits.DURATION_MS_MAX / 1000)]
+
+#: Queue, number and level of a stripe; and, of a receipt, epoch, token, first and end offset, and
+#: the subscription.
+Stripe = tuple[_U63, _U16, _U8]
+WireReceipt = tuple[_U63, _U16, _U8, _U32, _U63, _U63, _U63, str]
+
+
+class WireError(msgspec.Struct, array_like=True):
+    """Why something was refused: the class's code, and what its text says."""
+
+    code: str
+    text: str
+    #: The sequence number expected, where that is what is wrong.
+    expected: int = 0
 
 
 class Hello(msgspec.Struct, array_like=True):
@@ -122,7 +137,7 @@ class Receive(msgspec.Struct, array_like=True):
     queue: str
     subscription: str
     max: int
-    wait_s: float | None
+    wait_s: Seconds | None
     lease_ms: int | None
 
 
@@ -202,7 +217,7 @@ class Read(msgspec.Struct, array_like=True):
     """Reads blocks by offset."""
 
     stripe: Stripe
-    offset: int
+    offset: _U63
     messages_max: int
     skip_trimmed: bool
 
@@ -222,7 +237,7 @@ class Stream(msgspec.Struct, array_like=True):
     #: Who streams: the same owner may take its own claim over at once.
     owner: bytes
     #: Next offset wanted by stripe, for those who keep their position themselves.
-    positions: list[tuple[Stripe, int]]
+    positions: list[tuple[Stripe, _U63]]
     window_bytes: int
     lease_ms: int
 
@@ -237,7 +252,8 @@ class Streaming(msgspec.Struct, array_like=True):
 class StreamAck(msgspec.Struct, array_like=True):
     """Everything of a stripe below `next` is done; or, with `resend`, `next` is wanted again.
 
-    `freed_bytes` of blocks have left the receiver's window; -1 for `next` says only that.
+    `freed_bytes` of blocks have left the receiver's window (-1 for `next` says only that); with
+    `resend` it is how many are still in it, because those that were lost are in it no more.
     """
 
     stripe: Stripe
@@ -268,13 +284,16 @@ def decode(kind: Any, meta: Any) -> Any:
 
 def encode_error(error: RingdoveError) -> WireError:
     """An error as it travels."""
-    return (error.code, str(error), error.expected if isinstance(error, SequenceRefused) else 0)
+    expected = error.expected if isinstance(error, SequenceRefused) else 0
+    return WireError(error.code, str(error), expected)
 
 
-def decode_error(code: str, text: str, expected: int = 0) -> RingdoveError:
+def decode_error(wire: WireError) -> RingdoveError:
     """The error that travelled; an unknown code gives the root class."""
-    kind = _errors_by_code().get(code, RingdoveError)
-    return SequenceRefused(text, expected) if kind is SequenceRefused else kind(text)
+    kind = _errors_by_code().get(wire.code, RingdoveError)
+    if kind is SequenceRefused:
+        return SequenceRefused(wire.text, wire.expected)
+    return kind(wire.text)
 
 
 _by_code: dict[str, type[RingdoveError]] = {}

@@ -121,8 +121,10 @@ class ClientSession:
             request.answer.fail(ConnectionClosed("The connection has been closed."))
             return
         if not request.number:
-            self._number = self._number % _NUMBER_MAX + 1
+            while not self._number or self._number in self._requests:
+                self._number = self._number % _NUMBER_MAX + 1
             request.number = self._number
+            self._number = self._number % _NUMBER_MAX + 1
             if request.on_begin is not None:
                 request.on_begin(request.number)
         self._requests[request.number] = request
@@ -153,14 +155,18 @@ class ClientSession:
         if self.welcome is None:
             self._take_welcome(frame)
         elif frame.verb in (Verb.REPLY, Verb.ERROR):
-            request = self._requests.pop(frame.number, None)
+            request = self._requests.get(frame.number)
+            error = decode_error(frame) if frame.verb == Verb.ERROR else None
             if request is None:
                 self._take_abandoned(frame)
-                return
-            if frame.verb == Verb.REPLY:
-                request.answer.resolve(frame)
+            elif isinstance(error, ConnectionClosed):
+                return  # The server is closing: the request is for the next connection.
             else:
-                request.answer.fail(messages.decode_error(*_decode_error(frame)))
+                self.forget(request)
+                if error is None:
+                    request.answer.resolve(frame)
+                else:
+                    request.answer.fail(error)
         elif self.on_push is not None:
             self.on_push(frame)
 
@@ -176,7 +182,7 @@ class ClientSession:
 
     def _take_welcome(self, frame: Frame) -> None:
         if frame.verb in (Verb.ERROR, Verb.GOODBYE):
-            raise messages.decode_error(*_decode_error(frame))
+            raise decode_error(frame)
         if frame.verb != Verb.REPLY:
             raise RemoteProtocolError("The server did not begin with a welcome.")
         welcome: messages.Welcome = messages.decode(messages.Welcome, frame.meta)
@@ -197,14 +203,9 @@ class ClientSession:
             request.answer.fail(error)
 
 
-def _decode_error(frame: Frame) -> tuple[str, str, int]:
-    error: tuple[str, str, int] = messages.decode(messages.WireError, frame.meta)
-    return error
-
-
-def goodbye_error(frame: Frame) -> RingdoveError:
-    """Why a server said goodbye."""
-    return messages.decode_error(*_decode_error(frame))
+def decode_error(frame: Frame) -> RingdoveError:
+    """The error in a frame."""
+    return messages.decode_error(messages.decode(messages.WireError, frame.meta))
 
 
 _NUMBER_MAX = 2**32 - 2

@@ -97,8 +97,10 @@ def start_offset(stripe: Stripe, source: Source, start: Start) -> int:
     return stripe.head
 
 
-def stripe_stats(stripe: Stripe, oldest_ms: int) -> StripeStats:
+def stripe_stats(stripe: Stripe, oldest_ms: int, now_ms: int) -> StripeStats:
     """The statistics of a stripe from its state."""
+    for index in stripe.subscriptions.values():
+        index.come_due(now_ms)
     return StripeStats(
         stripe.epoch,
         stripe.head,

@@ -108,7 +108,9 @@ class MemoryStore:
 
     async def configure(self, stripe: StripeId, settings: QueueSettings, version: int) -> None:
         """See StripeStore."""
-        self._get(stripe).stripe.configure(settings, version)
+        state = self._get(stripe)
+        state.stripe.configure(settings, version)
+        state.announce()
 
     async def delete(self, stripe: StripeId) -> None:
         """See StripeStore."""
@@ -329,7 +331,8 @@ class MemoryStore:
         """See StripeStore."""
         state = self._get(stripe)
         state.tidy(self.clock.now_ms())
-        return stripe_stats(state.stripe, state.blocks[0].stored_ms if state.blocks else 0)
+        oldest_ms = state.blocks[0].stored_ms if state.blocks else 0
+        return stripe_stats(state.stripe, oldest_ms, self.clock.now_ms())
 
     def watch(self, stripe: StripeId) -> Pending[None]:
         """See StripeStore."""

@@ -171,6 +171,7 @@ class EmbeddedStore:
             state.stripe.configure(*before)
 
         await self._submit(state, partial(Change, edit, undo))
+        state.announce()  # Whoever waits must learn of the new settings.
 
     async def delete(self, stripe: StripeId) -> None:
         """See StripeStore."""
@@ -474,7 +475,7 @@ class EmbeddedStore:
                 self._tidy(state)
                 empty = state.stripe.head >= state.stripe.tail
                 oldest_ms = 0 if empty else state.block_at(state.stripe.head).stored_ms
-                return stripe_stats(state.stripe, oldest_ms)
+                return stripe_stats(state.stripe, oldest_ms, self.clock.now_ms())
 
         return await self._off_loop(stats)
 
