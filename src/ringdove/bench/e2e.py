@@ -13,7 +13,7 @@ import struct
 import time
 from typing import TYPE_CHECKING, Any
 
-from ringdove.bench.measure import place
+from ringdove.bench.measure import place, run_loop
 from ringdove.bench.processes import ServerProcess, Worker, serving, wait_for_go
 from ringdove.client import aio
 from ringdove.client.sync import connect
@@ -97,7 +97,7 @@ def produce(url: str, queue: str, each: int, size: int, producers: int) -> dict[
         [_HEAD.pack(number, position) + filler for position in range(each)]
         for number in range(producers)
     ]
-    sent: dict[str, float] = _run(_produce(url, queue, bodies, block))
+    sent: dict[str, float] = run_loop(_produce(url, queue, bodies, block))
     return sent
 
 
@@ -138,7 +138,7 @@ async def _send_all(queue: aio.Queue, bodies: list[bytes], block: int, in_flight
 
 def consume(url: str, queue: str, messages: int) -> dict[str, float]:
     """Stream `messages` messages, then check them."""
-    batches, ended_s, cpu_s = _run(_consume(url, queue, messages))
+    batches, ended_s, cpu_s = run_loop(_consume(url, queue, messages))
     return {"ended_s": ended_s, "cpu_s": cpu_s, **check(batches, messages)}
 
 
@@ -179,11 +179,3 @@ def check(batches: list[list[bytes]], messages: int) -> dict[str, int]:
         "duplicates": total - len(unique),
         "out_of_order": out_of_order,
     }
-
-
-def _run(coroutine: Any) -> Any:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(coroutine)
-    return uvloop.run(coroutine)

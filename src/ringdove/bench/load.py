@@ -20,7 +20,7 @@ import time
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from ringdove.bench.measure import place
+from ringdove.bench.measure import place, run_loop
 from ringdove.bench.processes import ServerProcess, Worker, serving, wait_for_go
 from ringdove.client import aio
 from ringdove.client.sync import connect
@@ -189,7 +189,7 @@ def saturate(url: str, number: int, seconds: float, concurrent: int) -> dict[str
     async def work(senders: Senders, until_s: float) -> None:
         await asyncio.gather(*(senders.closed_loop(until_s) for _ in range(concurrent)))
 
-    row: dict[str, Any] = on_loop(_timed(url, number, seconds, work))
+    row: dict[str, Any] = run_loop(_timed(url, number, seconds, work))
     return row
 
 
@@ -199,7 +199,7 @@ def offer(url: str, number: int, seconds: float, rate_per_s: float) -> dict[str,
     async def work(senders: Senders, until_s: float) -> None:
         await senders.open_loop(rate_per_s, until_s)
 
-    return {"offered_per_s": round(rate_per_s), **on_loop(_timed(url, number, seconds, work))}
+    return {"offered_per_s": round(rate_per_s), **run_loop(_timed(url, number, seconds, work))}
 
 
 async def _timed(
@@ -242,7 +242,7 @@ async def _timed(
 
 def drain(url: str) -> dict[str, int]:
     """Receive and acknowledge until the last message, then count."""
-    counts: dict[str, int] = on_loop(_drain(url))
+    counts: dict[str, int] = run_loop(_drain(url))
     return counts
 
 
@@ -265,15 +265,6 @@ async def _drain(url: str) -> dict[str, int]:
 
 
 # -- for the other benchmarks too -----------------------------------------------------------------
-
-
-def on_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run a worker's coroutine on the fastest event loop there is."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(coroutine)
-    return uvloop.run(coroutine)
 
 
 async def until(due_s: float) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,6 +70,15 @@ def raw_disk(directory: Path, chunk: Buffer, chunks_per_sync: int, seconds: floa
     finally:
         os.close(fd)
         path.unlink()
+
+
+def run_loop(coroutine: Any) -> Any:
+    """Run a coroutine on the fastest event loop there is."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(coroutine)
+    return uvloop.run(coroutine)
 
 
 def middle(values: list[float]) -> float:

@@ -20,8 +20,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
-from ringdove.bench.load import on_loop, percentile
-from ringdove.bench.measure import place
+from ringdove.bench.load import percentile
+from ringdove.bench.measure import place, run_loop
 from ringdove.bench.processes import ServerProcess, Worker, serving, wait_for_go
 from ringdove.client import aio
 from ringdove.client.address import parse
@@ -217,7 +217,7 @@ class Receiver(asyncio.BufferedProtocol):
 
 def park(url: str, receivers: int, queues: list[str], sends: int) -> dict[str, Any]:
     """Park receivers, and when told, send messages to them."""
-    found: dict[str, Any] = on_loop(_park(url, receivers, queues, sends))
+    found: dict[str, Any] = run_loop(_park(url, receivers, queues, sends))
     return found
 
 

@@ -95,7 +95,163 @@ def groups(
     _report(bench.run(dir, messages, groups), json)
 
 
-def _report(result: dict[str, Any], as_json: bool) -> None:
+Plot = Annotated[Path | None, Parameter(help="Draw a picture into this PNG file.")]
+
+
+@app.command
+def e2e(
+    *,
+    messages: int = 4_000_000,
+    size: tuple[int, ...] = (100, 1000),
+    producers: tuple[int, ...] = (1, 50, 200),
+    durability: tuple[str, ...] = ("disk", "memory"),
+    dir: Path | None = None,
+    plot: Plot = None,
+    json: JsonFlag = False,
+) -> None:
+    """Producers, server and consumer in processes of their own: messages per second, end to end.
+
+    Example: `ringdove bench e2e --messages 1000000 --size 100 --producers 1 --durability disk`
+
+    Parameters
+    ----------
+    messages
+        Messages of 100 bytes; of larger ones as many as make the same bytes.
+    size
+        Bytes of a message; may be given several times.
+    producers
+        Connections that send; may be given several times.
+    durability
+        disk: every send is synced before its acknowledgement; memory: not.
+    dir
+        Where to put the test data.
+    json
+        Print one JSON object.
+    """
+    from ringdove.bench import e2e as bench
+
+    _report(bench.run(dir, messages, size, producers, durability), json, plot, "e2e")
+
+
+@app.command
+def latency(
+    *,
+    size: int = 100,
+    count: int = 2000,
+    dir: Path | None = None,
+    plot: Plot = None,
+    json: JsonFlag = False,
+) -> None:
+    """Time from send to receiver with one message in flight, and at half of the peak rate.
+
+    Parameters
+    ----------
+    size
+        Bytes of a message.
+    count
+        Messages per figure.
+    dir
+        Where to put the test data.
+    json
+        Print one JSON object.
+    """
+    from ringdove.bench import latency as bench
+
+    _report(bench.run(dir, size=size, count=count), json, plot, "latency")
+
+
+@app.command
+def load(
+    *,
+    seconds: float = 3.0,
+    quick: Quick = False,
+    dir: Path | None = None,
+    plot: Plot = None,
+    json: JsonFlag = False,
+) -> None:
+    """Response time of single sends against load, up to saturation (B6).
+
+    Parameters
+    ----------
+    seconds
+        Of each load.
+    quick
+        A short run.
+    dir
+        Where to put the test data.
+    json
+        Print one JSON object.
+    """
+    from ringdove.bench import load as bench
+
+    _report(bench.run(dir, seconds=seconds, quick=quick), json, plot, "load")
+
+
+@app.command
+def rds(
+    *,
+    seconds: float = 4.0,
+    quick: Quick = False,
+    dir: Path | None = None,
+    plot: Plot = None,
+    json: JsonFlag = False,
+) -> None:
+    """The four dequeue methods under ten back ends (T4.5): throughput, hits, latency.
+
+    Parameters
+    ----------
+    seconds
+        Of each combination.
+    quick
+        A short run.
+    dir
+        Where to put the test data.
+    json
+        Print one JSON object.
+    """
+    from ringdove.bench import rds as bench
+
+    _report(bench.run(dir, seconds=seconds, quick=quick), json, plot, "rds")
+
+
+@app.command
+def parked(
+    *,
+    receivers: int = 10_000,
+    seconds: float = 10.0,
+    quick: Quick = False,
+    dir: Path | None = None,
+    plot: Plot = None,
+    json: JsonFlag = False,
+) -> None:
+    """What thousands of parked receivers cost a server, and how fast one of them is woken.
+
+    Parameters
+    ----------
+    receivers
+        Receivers, each on a connection of its own.
+    seconds
+        How long to watch the idle server.
+    quick
+        A short run.
+    dir
+        Where to put the test data.
+    json
+        Print one JSON object.
+    """
+    from ringdove.bench import parked as bench
+
+    result = bench.run(dir, receivers=receivers, seconds=seconds, quick=quick)
+    _report(result, json, plot, "parked")
+
+
+def _report(
+    result: dict[str, Any], as_json: bool, plot: Path | None = None, kind: str = ""
+) -> None:
+    if plot is not None:
+        from ringdove.bench import plots
+
+        getattr(plots, f"plot_{kind}")(result, plot)
     if as_json:
         emit_json(result)
         return

@@ -1,0 +1,202 @@
+"""`ringdove bench latency`: how long a message takes from send to receiver through a server.
+
+One message in flight: a producer and a consumer on connections of their own, in one process; the
+consumer is parked when the message is sent. `delivery` is from `send` to the message in the
+consumer's hands, `send` until the producer has its acknowledgement. Beside them, in the same run:
+a bare TCP round trip between two processes, and one synced LMDB commit of the same size.
+
+At half of the peak: blocks are sent at half the rate that `bench e2e` finds here, and every message
+carries the time at which it was handed to the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+import time
+from typing import TYPE_CHECKING, Any
+
+import lmdb
+
+from ringdove.bench import e2e
+from ringdove.bench.measure import place, run_loop
+from ringdove.bench.processes import ServerProcess, Worker, serving, wait_for_go
+from ringdove.client import aio
+from ringdove.client.sync import connect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+_TIME = struct.Struct(">d")
+_WARM_UP = 50
+_BLOCKS_PER_S = 200
+
+
+def run(directory: Path | None, *, size: int = 100, count: int = 2000) -> dict[str, Any]:
+    """All figures; see the module."""
+    rows = []
+    with place(directory) as data:
+        rows.append(_row("", "bare TCP round trip", _tcp_round_trips(count)))
+        rows.append(_row("disk", "one LMDB commit", _commits(data, size, count // 4)))
+        with serving(data / "queues") as server:
+            for durability in ("memory", "disk"):
+                times = run_loop(_one_in_flight(server.url, durability, size, count))
+                rows += [_row(durability, what, found) for what, found in times.items()]
+        half = _at_half_peak(data / "half", size)
+    by_name = {(row["durability"], row["what"]): row["p50_us"] for row in rows}
+    commit_us = by_name["disk", "one LMDB commit"]
+    return {
+        "latency": rows + half["rows"],
+        "peak_messages_per_s": half["peak"],
+        "unsynced_delivery_p50_us": by_name["memory", "delivery"],
+        "synced_delivery_p50_over_one_commit": round(by_name["disk", "delivery"] / commit_us, 2),
+    }
+
+
+def _row(durability: str, what: str, times_s: list[float]) -> dict[str, Any]:
+    times_s = sorted(times_s)
+    found: dict[str, Any] = {"durability": durability, "what": what, "count": len(times_s)}
+    for name, share in (("p50_us", 0.5), ("p99_us", 0.99), ("p999_us", 0.999)):
+        found[name] = round(times_s[min(len(times_s) - 1, int(len(times_s) * share))] * 1e6)
+    return found
+
+
+def _timed(action: Callable[[], object], count: int) -> list[float]:
+    times = []
+    for _ in range(count):
+        began = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - began)
+    return times
+
+
+def _tcp_round_trips(count: int) -> list[float]:
+    """What the operating system alone takes between two processes."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        child = os.fork()
+        if child == 0:
+            _echo(listener)
+        with socket.create_connection(listener.getsockname()) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            times = _timed(lambda: (connection.send(b"x"), connection.recv(1)), count)
+    os.waitpid(child, 0)
+    return times
+
+
+def _echo(listener: socket.socket) -> None:
+    connection, _ = listener.accept()
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    while data := connection.recv(1):
+        connection.send(data)
+    os._exit(0)
+
+
+def _commits(directory: Path, size: int, count: int) -> list[float]:
+    (directory / "lmdb").mkdir()
+    with lmdb.open(str(directory / "lmdb"), map_size=1 << 30) as env:
+        body = os.urandom(size)
+
+        def commit() -> None:
+            with env.begin(write=True) as txn:
+                txn.put(os.urandom(8), body)
+
+        return _timed(commit, count)
+
+
+async def _one_in_flight(
+    url: str, durability: str, size: int, count: int
+) -> dict[str, list[float]]:
+    deliveries: list[float] = []
+    sends: list[float] = []
+    body = bytes(size)
+    async with aio.connect(url) as producer, aio.connect(url) as consumer:
+        queue = await producer.create_queue(f"latency-{durability}", durability=durability)
+        source = consumer.queue(queue.name)
+        for number in range(count + _WARM_UP):
+            receiving = asyncio.ensure_future(source.receive(wait=10))
+            await asyncio.sleep(0.001)  # So that the receiver is parked when the message comes.
+            began = time.perf_counter()
+            sending = asyncio.ensure_future(queue.send(body))
+            batch = await receiving
+            delivered = time.perf_counter()
+            await sending
+            if number >= _WARM_UP:
+                deliveries.append(delivered - began)
+                sends.append(time.perf_counter() - began)
+            await batch.ack()
+    return {"delivery": deliveries, "send": sends}
+
+
+def _at_half_peak(directory: Path, size: int) -> dict[str, Any]:
+    peak = e2e.run(directory.parent, 1_000_000, [size], [1], ["disk"])["e2e"][0]["messages_per_s"]
+    with serving(directory) as server:
+        times = _paced(server, size, peak // 2, 3.0)
+    return {"peak": peak, "rows": [_row("disk", f"delivery at {peak // 2:,}/s", times)]}
+
+
+def _paced(server: ServerProcess, size: int, rate: int, seconds: float) -> list[float]:
+    with connect(server.url) as connection:
+        queue = connection.create_queue("paced")
+        queue.subscribe("reader", "earliest")
+    blocks = int(seconds * _BLOCKS_PER_S)
+    shared = {"url": server.url, "queue": "paced", "blocks": blocks}
+    consumer = Worker(__name__, "consume", **shared, each=rate // _BLOCKS_PER_S)
+    producer = Worker(__name__, "produce", **shared, each=rate // _BLOCKS_PER_S, size=size)
+    try:
+        for worker in (consumer, producer):
+            worker.ready()
+        for worker in (consumer, producer):
+            worker.go()
+        producer.result()
+        found: list[float] = consumer.result()
+    finally:
+        consumer.end()
+        producer.end()
+    return found
+
+
+def produce(url: str, queue: str, blocks: int, each: int, size: int) -> int:
+    """In a process: send a block of `each` messages every few milliseconds."""
+
+    async def work() -> int:
+        filler = [bytes(size)] * (each - 1)
+        async with aio.connect(url) as connection:
+            target = connection.queue(queue)
+            wait_for_go()
+            begun = time.time()
+            async with asyncio.TaskGroup() as group:
+                for number in range(blocks):
+                    await asyncio.sleep(max(0, begun + number / _BLOCKS_PER_S - time.time()))
+                    stamped = _TIME.pack(time.time()).ljust(size)
+                    group.create_task(target.send_many([stamped, *filler]))
+        return blocks
+
+    done: int = run_loop(work())
+    return done
+
+
+def consume(url: str, queue: str, blocks: int, each: int) -> list[float]:
+    """In a process: how long after its sending each block was in hand, body by body."""
+
+    async def work() -> list[float]:
+        found: list[float] = []
+        left = blocks * each
+        async with (
+            aio.connect(url) as connection,
+            connection.queue(queue).stream("reader", wait=30) as stream,
+        ):
+            wait_for_go()
+            async for batch in stream:
+                bodies = batch.bodies()
+                now = time.time()
+                found.append(now - _TIME.unpack_from(bodies[0])[0])
+                left -= len(bodies)
+                if left <= 0:
+                    break
+        return found
+
+    times: list[float] = run_loop(work())
+    return times
