@@ -40,9 +40,9 @@ format: setup ## Put the source into its standard form.
 bench: setup ## Measure this machine (minutes).
 	@for name in engine groups leases backlog; do $(BIN)/ringdove bench $$name || exit 1; done
 
-torture: setup ## Kill the engine and cut its power a thousand times each (many minutes).
-	@RINGDOVE_KILLS=1000 RINGDOVE_CUTS=1000 RINGDOVE_EXAMPLES=2000 \
-	    $(BIN)/python -m pytest -q --timeout=14400 tests/faults tests/stores
+torture: setup ## Kill the engine and cut its power a thousand times each, kill the server (many minutes).
+	@RINGDOVE_KILLS=1000 RINGDOVE_CUTS=1000 RINGDOVE_EXAMPLES=2000 RINGDOVE_SERVER_KILLS=300 \
+	    $(BIN)/python -m pytest -q --timeout=14400 tests/faults tests/stores tests/server
 
 experiments: setup ## Repeat the experiments of the source documents.
 	@echo "The experiments come with the server and the fabric; so far: make bench"

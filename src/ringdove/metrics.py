@@ -6,10 +6,13 @@ their own, and a scrape reads them.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from ringdove.errors import QueueNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,9 +28,10 @@ QUEUES_MAX = 1_000
 
 async def render(broker: Broker, native: NativeServer) -> bytes:
     """Everything there is to know, as text."""
-    queues = [
-        await broker.queue_stats(info.name) for info in (await broker.list_queues())[:QUEUES_MAX]
-    ]
+    queues = []
+    for info in (await broker.list_queues())[:QUEUES_MAX]:
+        with contextlib.suppress(QueueNotFound):  # Deleted meanwhile.
+            queues.append(await broker.queue_stats(info.name))
     registry = CollectorRegistry()
     registry.register(_Collector(broker, native, queues))
     return generate_latest(registry)

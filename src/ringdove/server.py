@@ -92,8 +92,10 @@ class Server:
                 self._http = HttpServer(self._broker, self._native)
                 self.http_port = await self._http.listen(config.host, config.http)
                 self._http.ready = True
-        except OSError as error:
-            await self._broker.close()
+        except BaseException as error:
+            await self._close()
+            if not isinstance(error, OSError):
+                raise
             raise StoreUnavailable(
                 f"Cannot listen on {config.host}: {error.strerror or error}. "
                 "Choose another port, 0 for any free one."
@@ -107,13 +109,16 @@ class Server:
         self._log.info("draining")
         if self._http is not None:
             self._http.ready = False
+        await self._close()
+        self._log.info("closed")
+
+    async def _close(self) -> None:
         if self._native is not None:
             await self._native.close()
         if self._http is not None:
             await self._http.close()
         if self._broker is not None:
             await self._broker.close()
-        self._log.info("closed")
 
     async def __aenter__(self) -> Self:
         await self.start()

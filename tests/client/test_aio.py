@@ -50,20 +50,6 @@ def test_many_tasks_send_and_receive_at_once(url):
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "file",
-        pytest.param(
-            "server",
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="remote.py: the server does not learn that a receive was given up",
-            ),
-        ),
-    ],
-    indirect=True,
-)
 def test_a_parked_receive_wakes_and_can_be_cancelled(url):
     async def main():
         async with ringdove.aio.connect(url) as rd:

@@ -32,6 +32,18 @@ def test_a_producer_joins_sends_into_blocks_and_loses_none(real):
     assert [int(body) for body in everything(queue)] == list(range(1050))
 
 
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_a_producer_on_a_queue_not_looked_at_before_keeps_order(url, delivery):
+    with ringdove.connect(url) as rd:
+        rd.create_queue("q", order="strict", delivery=delivery)
+    with ringdove.connect(url) as rd:
+        queue = rd.queue("q")
+        with queue.producer(block_messages=1) as producer:
+            for number in range(500):
+                producer.send(b"%d" % number)
+        assert [int(body) for body in everything(queue)] == list(range(500))
+
+
 def test_a_lingering_message_is_sent_without_company(real):
     queue = real.create_queue("q")
     producer = queue.producer(linger_ms=1)

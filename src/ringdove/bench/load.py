@@ -62,7 +62,7 @@ def run(
     for durability in durabilities:
         with place(directory) as data, serving(data / "queues") as server:
             found, told = _curve(server, durability, shares, seconds)
-        _add_reference(found)
+        add_reference(found)
         rows += found
         calm = [row for row in found if row["load_share"] <= 0.8]
         told["mean_ms_max_to_80_percent"] = max(row["mean_ms"] for row in calm)
@@ -132,7 +132,7 @@ def _send(server: ServerProcess, function: str, **arguments: Any) -> dict[str, A
     return row
 
 
-def _add_reference(rows: list[dict[str, Any]]) -> None:
+def add_reference(rows: list[dict[str, Any]]) -> None:
     """Add to each row what M/M/1 would say; None at and beyond saturation."""
     service_ms = rows[0]["mean_ms"]
     for row in rows:

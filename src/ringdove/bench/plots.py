@@ -115,6 +115,8 @@ def plot_parked(result: dict[str, Any], path: Path) -> None:
     for axes in panels:
         axes.set_xlabel("receivers waiting")
         axes.set_xscale("log")
+    memory.set_yscale("log")
+    for axes in (cpu, latency):
         axes.set_ylim(bottom=0)
     _save(figure, panels, path)
 
@@ -136,20 +138,20 @@ def plot_e2e(result: dict[str, Any], path: Path) -> None:
 
 
 def plot_latency(result: dict[str, Any], path: Path) -> None:
-    """Percentiles of each kind of latency as bars, one panel per durability."""
-    groups = _grouped(result["latency"], "durability")
-    figure, panels = _panels(len(groups), "Latency, one request at a time")
-    for axes, (durability, rows) in zip(panels, groups.items(), strict=True):
-        for shift, name in enumerate(("p50_us", "p99_us", "p999_us")):
-            x = [at + 0.27 * (shift - 1) for at in range(len(rows))]
-            bars = axes.bar(x, [row[name] for row in rows], 0.25, label=_PERCENTILES[name])
-            axes.bar_label(bars, fmt="{:,.0f}", fontsize=7)
-        axes.set_xticks(range(len(rows)), [row["what"] for row in rows])
-        axes.set_title(f"durability {durability}")
-        axes.set_xlabel("what is timed")
-        axes.set_ylabel("latency (µs)")
-        axes.set_yscale("log")
-    _save(figure, panels, path)
+    """Percentiles of everything that was timed, as bars."""
+    rows = result["latency"][::-1]
+    figure, [axes] = _panels(1, "Latency", inches=(9, 1.5 + 0.55 * len(rows)))
+    for shift, (name, label) in enumerate(_PERCENTILES.items()):
+        y = [at + 0.27 * (1 - shift) for at in range(len(rows))]
+        bars = axes.barh(y, [row[name] for row in rows], 0.25, label=label)
+        axes.bar_label(bars, fmt="{:,.0f}", fontsize=7, padding=2)
+    names = [", ".join(filter(None, (row["what"], row["durability"]))) for row in rows]
+    axes.set_yticks(range(len(rows)), names)
+    axes.set_ylabel("what is timed, and durability")
+    axes.set_xlabel("latency (µs)")
+    axes.set_xscale("log")
+    axes.margins(x=0.1)
+    _save(figure, [axes], path)
 
 
 _PERCENTILES = {"p50_us": "p50", "p99_us": "p99", "p999_us": "p99.9"}
@@ -165,7 +167,9 @@ def _grouped(rows: list[Row], name: str) -> dict[Any, list[Row]]:
     return groups
 
 
-def _panels(count: int, title: str, columns: int = 3) -> tuple[Figure, list[Axes]]:
+def _panels(
+    count: int, title: str, columns: int = 3, inches: tuple[float, float] = _PANEL_INCHES
+) -> tuple[Figure, list[Axes]]:
     """A figure of `count` panels under one title."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -174,7 +178,7 @@ def _panels(count: int, title: str, columns: int = 3) -> tuple[Figure, list[Axes
         raise InvalidArgument("Figures need matplotlib: pip install 'ringdove[plots]'.") from error
     columns = min(columns, count)
     lines = -(-count // columns)
-    width, height = _PANEL_INCHES
+    width, height = inches
     figure = Figure((columns * width, lines * height), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title)

@@ -16,9 +16,8 @@ Three modes:
 
 The document does not give the send rate. 100/s from each sender shows the effect: the server could
 carry that if it made no visits in vain, and cannot with them. 200 receives outstanding, tried again
-every 0.1 s at three stripes each, are 6,000 visits per second, as many as polling makes at
-lambda = 200; so retry gains over poll only where its pause is longer, or where asking and answering
-cost something too, as they do in the plain mode and did over REST.
+every 0.1 s at three stripes each, make 6,000 visits per second, as many as polling makes at
+lambda = 200: that is why, where visits are dear, longer pauses do better than the document's 0.1 s.
 """
 
 from __future__ import annotations

@@ -43,6 +43,9 @@ _BACKOFF_S, _BACKOFF_S_MAX = 0.02, 1.0
 #: A frame that arrives more slowly than this is taken for one that never ends.
 _SLOWEST_BYTES_PER_S = 1_000_000
 
+#: Seconds for a connection to end in good order.
+_CLOSE_S_MAX = 1.0
+
 #: Share of an attempt's time that is kept when all servers were tried.
 _REST = 0.2
 
@@ -106,6 +109,8 @@ class Link:
         #: Requests that wait until the server may take more.
         self._backlog: deque[Request] = deque()
         self._wire: _Wire | None = None
+        #: Connections that are not over yet.
+        self._wires: set[_Wire] = set()
         self._task: asyncio.Task[None] | None = None
         self._clock: asyncio.Task[None] | None = None
         self._lost: asyncio.Future[str] | None = None
@@ -141,8 +146,12 @@ class Link:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        if self._wire is not None:
-            self._wire.close()
+        for wire in list(self._wires):
+            wire.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_S_MAX):
+                    await wire.gone.wait()
+            wire.abort()
 
     def submit(self, request: Request) -> None:
         """Begin a request; from any thread."""
@@ -330,16 +339,20 @@ class _Wire(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self.welcomed: asyncio.Future[None] = link.loop.create_future()
         self.writable = True
+        self.gone = asyncio.Event()
         #: When the last whole frame came, and when something was last written.
         self.framed_s = self.wrote_s = link.loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)
+        self._link._wires.add(self)  # noqa: SLF001  one thing in two classes
         transport.set_write_buffer_limits(high=limits.WRITE_BUFFER_BYTES)
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self.gone.set()
+        self._link._wires.discard(self)  # noqa: SLF001
         self._end(exc or ConnectionResetError("The server closed the connection."))
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
@@ -353,6 +366,7 @@ class _Wire(asyncio.BufferedProtocol):
                 session.take(frame)
                 if not self.welcomed.done():
                     self.welcomed.set_result(None)
+            self._decoder.raise_failure()
         except RingdoveError as error:
             self._end(error)
             self.close()
@@ -377,6 +391,10 @@ class _Wire(asyncio.BufferedProtocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
 
     def _end(self, error: Exception) -> None:
         if not self.welcomed.done():

@@ -18,7 +18,7 @@ from ringdove.client.streaming import RemoteStream
 from ringdove.clock import Clock, SystemClock
 from ringdove.controllers.broker import QueueStats, total_stats
 from ringdove.controllers.catalog import QueueInfo
-from ringdove.controllers.dequeue import Received
+from ringdove.controllers.dequeue import Received, check_wait
 from ringdove.controllers.sending import Delivered as DeliveredParcel
 from ringdove.controllers.sending import Outgoing, Parcel, Sender, SentBatch, Sequencer
 from ringdove.core.dedup import Appended, Segment
@@ -189,9 +189,13 @@ class RemoteBackend:
         """The queue as it was when last looked at, for packing messages."""
         return self._known.get(name) or await self.get_queue(name)
 
-    def forget(self, name: str) -> None:
-        """Look at the queue again at its next use."""
-        self._known.pop(name, None)
+    async def refresh(self, name: str) -> QueueInfo:
+        """The queue as it is now; until that is known, what was known before counts."""
+        try:
+            return await self.get_queue(name)
+        except QueueNotFound:
+            self._known.pop(name, None)
+            raise
 
     async def list_queues(self, prefix: str = "") -> list[QueueInfo]:
         """See Backend."""
@@ -205,7 +209,7 @@ class RemoteBackend:
 
     async def delete_queue(self, name: str) -> None:
         """See Backend."""
-        self.forget(name)
+        self._known.pop(name, None)
         await self._remove(Verb.DELETE, name, QueueNotFound)
 
     async def purge_queue(self, name: str) -> int:
@@ -321,6 +325,7 @@ class RemoteBackend:
         self, queue: str, subscription: str, max: int, wait_s: float | None, lease_ms: int | None
     ) -> list[Received]:
         """See Backend."""
+        check_wait(wait_s)
         ask = messages.Receive(queue, subscription, max, wait_s, lease_ms)
         frame = await self._ask(Verb.RECEIVE, ask, wait_s=wait_s)
         runs: list[messages.WireRun] = messages.decode(list[messages.WireRun], frame.meta)

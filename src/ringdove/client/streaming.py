@@ -59,6 +59,7 @@ class RemoteStream:
         #: Everything below is done, as far as the server was told or is to be told.
         self._acknowledged: dict[StripeId, int] = {}
         self._heard_s = 0.0
+        self._opening: Request | None = None
         #: Bytes handed out and not yet freed, by stripe: end offset, bytes, generation.
         self._held: dict[StripeId, deque[tuple[int, int, int]]] = {}
         self._signal: Pending[None] = Pending()
@@ -83,11 +84,13 @@ class RemoteStream:
         )
         request = Request(Verb.STREAM, messages.encode(ask))
         request.on_begin = self._listen
+        self._opening = request
         request.answer.when_done(partial(self._answered, request))
         return request
 
     def _answered(self, request: Request) -> None:
         """The server has answered; runs on the link's loop, before any block can come."""
+        self._opening = None
         error = request.answer.error()
         if error is None:
             self._begin(request.answer.result())
@@ -117,6 +120,8 @@ class RemoteStream:
         """A new connection: go on where the stream stands."""
         if self._closed or self._failure is not None:
             return
+        if self._opening is not None:
+            self._link.session.forget(self._opening)  # This one takes its place.
         self._link.submit(self._request())
 
     # -- blocks come in, on the link's loop -----------------------------------------------------

@@ -96,7 +96,7 @@ class Broker:
 
     async def change_queue(self, name: str, settings: dict[str, Any]) -> QueueInfo:
         """Change some settings."""
-        return await self._catalog.change(name, **settings)
+        return await self._catalog.change(name, settings)
 
     async def delete_queue(self, name: str) -> None:
         """Forget a queue and everything in it."""

@@ -120,7 +120,7 @@ class Catalog:
         """All names, as far as a suggestion needs them."""
         return [info.name for info in await self.find()]
 
-    async def change(self, name: str, /, **chosen: Any) -> QueueInfo:
+    async def change(self, name: str, chosen: dict[str, Any]) -> QueueInfo:
         """Change settings; see `_refuse_reshaping` for what must wait until the queue is empty."""
         self.forget(name)
         info = await self.get(name)
@@ -169,6 +169,11 @@ class Catalog:
         await self._store.remove(_queue_key(name))
         await self._store.remove(_subscriptions_key(info))
         await self._delete_stripes(info)
+
+    async def refresh(self, name: str) -> QueueInfo:
+        """The queue, read anew."""
+        self.forget(name)
+        return await self.get(name)
 
     def forget(self, name: str) -> None:
         """Read the queue anew at the next use."""

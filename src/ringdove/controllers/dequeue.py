@@ -54,7 +54,7 @@ class Dequeuer:
         self._random = random.Random(seed)
         self._turn = 0
         self._pace = Pace(store.clock)
-        self._lobbies: dict[tuple[int, str], Lobby] = {}
+        self._lobbies: dict[tuple[int, str, int], Lobby] = {}
         self._counters: dict[tuple[int, str], tuple[int, dict[StripeId, int]]] = {}
         #: Visits that found something and that found nothing, messages handed out, receivers held
         #: now, and rounds of reading counters: the figures of T4.
@@ -80,6 +80,7 @@ class Dequeuer:
             raise InvalidArgument(f"max is {max}; it must be 1 to {limits.LEASE_MESSAGES_MAX}.")
         if lease_ms is not None and not 1 <= lease_ms <= limits.DURATION_MS_MAX:
             raise InvalidArgument(f"lease_ms is {lease_ms}; it must be above 0.")
+        check_wait(wait_s)
         now_ms = self._store.clock.now_ms()
         deadline_ms = None if wait_s is None else now_ms + int(wait_s * 1000)
 
@@ -146,7 +147,8 @@ class Dequeuer:
         return [self._store.watch(stripe) for stripe in info.stripes()]
 
     def _lobby(self, info: QueueInfo, subscription: str) -> Lobby:
-        key = (info.id, subscription)
+        # By version too: who waits is woken by a change, and then watches other stripes.
+        key = (info.id, subscription, info.version)
         lobby = self._lobbies.get(key)
         if lobby is None:
             for empty in [k for k, known in self._lobbies.items() if not len(known)]:
@@ -157,7 +159,7 @@ class Dequeuer:
 
     def _pass_on(self, info: QueueInfo, subscription: str, due_ms: int | None) -> None:
         """Tell those who wait what a successful visit has left for them."""
-        lobby = self._lobbies.get((info.id, subscription))
+        lobby = self._lobbies.get((info.id, subscription, info.version))
         if lobby is None or due_ms is None:
             return
         if due_ms <= self._store.clock.now_ms():
@@ -320,6 +322,15 @@ class _Visit:
             due_ms = delivery.due_ms
         self._dues[stripe] = due_ms
         return count
+
+
+def check_wait(wait_s: float | None) -> None:
+    """Refuse a wait that is no length of time."""
+    longest_s = limits.DURATION_MS_MAX / 1000
+    if wait_s is not None and not 0 <= wait_s <= longest_s:
+        raise InvalidArgument(
+            f"wait is {wait_s}; it must be 0 to {longest_s:.0f} seconds, or None for ever."
+        )
 
 
 def raise_refusals(answers: Iterable[int | RingdoveError]) -> int:

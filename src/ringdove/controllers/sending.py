@@ -154,8 +154,8 @@ class Queues(Protocol):
         """The queue, or QueueNotFound."""
         ...
 
-    def forget(self, name: str) -> None:
-        """Read the queue anew at the next use."""
+    async def refresh(self, name: str) -> QueueInfo:
+        """The queue, read anew."""
         ...
 
 
@@ -184,8 +184,8 @@ class Sender:
         try:
             return await self._send(await self._queues.get(queue), outgoing)
         except (SettingsStale, QueueNotFound):
-            self._queues.forget(queue)
-        return await self._send(await self._queues.get(queue), outgoing)
+            info = await self._queues.refresh(queue)
+        return await self._send(info, outgoing)
 
     async def _send(self, info: QueueInfo, outgoing: Outgoing) -> SentBatch:
         admit(info, outgoing)

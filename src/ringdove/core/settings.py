@@ -79,11 +79,11 @@ class QueueSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dedup_ms: int = 300_000
 
     @classmethod
-    def make(cls, **chosen: Any) -> QueueSettings:
+    def make(cls, /, **chosen: Any) -> QueueSettings:
         """Settings with `chosen` values, or SettingsRefused with every reason."""
         return _convert(chosen)
 
-    def replace(self, **chosen: Any) -> QueueSettings:
+    def replace(self, /, **chosen: Any) -> QueueSettings:
         """These settings with some values changed, checked again."""
         return _convert({**msgspec.structs.asdict(self), **chosen})
 

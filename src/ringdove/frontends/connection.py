@@ -58,6 +58,8 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._refused = False
         self.writable = True
+        #: Since when answers are not taken, while they are not.
+        self._stuck_s: float | None = None
         self.draining = False
         #: Set when the connection is over, and while draining when all requests are answered.
         self.gone = asyncio.Event()
@@ -101,6 +103,7 @@ class Connection(asyncio.BufferedProtocol):
             for frame in self._decoder.wrote(nbytes):
                 whole = True
                 self._take(frame)
+            self._decoder.raise_failure()
         except RingdoveError as error:
             self._refuse(error)
             return
@@ -118,11 +121,13 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """See asyncio."""
         self.writable = False
+        self._stuck_s = self._server.loop.time()
         self._regulate()
 
     def resume_writing(self) -> None:
         """See asyncio."""
         self.writable = True
+        self._stuck_s = None
         self._regulate()
         for stream in list(self._streams.values()):
             stream.go_on()
@@ -180,7 +185,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin(self, frame: Frame) -> None:
         number = frame.number
-        nbytes = len(frame.blob)
+        nbytes = len(frame.meta) + len(frame.blob)
         if number in self._under_way or number in self._streams:
             raise RemoteProtocolError(f"Request {number} is still under way; numbers are unique.")
         self._under_way[number] = nbytes
@@ -200,9 +205,9 @@ class Connection(asyncio.BufferedProtocol):
         if frame.verb == Verb.RECEIVE:
             self._begin_receive(number, messages.decode(messages.Receive, frame.meta))
         elif frame.verb == Verb.STREAM:
-            stream = ServerStream(self, self._server, number)
-            self._streams[number] = stream
-            stream.open(messages.decode(messages.Stream, frame.meta))
+            ask = messages.decode(messages.Stream, frame.meta)
+            stream = self._streams[number] = ServerStream(self, self._server, number)
+            stream.open(ask)
         elif frame.verb == Verb.STREAM_CLOSE:
             stopped = self._streams.pop(messages.decode(int, frame.meta), None)
             if stopped is not None:
@@ -322,6 +327,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._refused:
             if self._transport is not None:
                 self._transport.abort()  # It does not even take its goodbye.
+        elif self._stuck_s is not None and now_s - self._stuck_s > limits.IDLE_S_MAX:
+            self._server.refused += 1
+            if self._transport is not None:
+                self._transport.abort()  # It would not take a goodbye either.
         elif not self._reading:
             return  # It is this side that does not listen.
         elif self.frame_due_s is not None and now_s > self.frame_due_s:

@@ -67,6 +67,8 @@ class HttpServer:
         if self._server is not None and self._task is not None:
             self._server.should_exit = True
             await self._task
+            for connection in list(self._server.server_state.connections):
+                connection.transport.abort()
 
     async def app(
         self,

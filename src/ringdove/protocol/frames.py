@@ -79,6 +79,12 @@ class FrameDecoder:
         self._large: bytearray | None = None
         self._filled = 0
         self._total = 0
+        self._failure: RemoteProtocolError | None = None
+
+    def raise_failure(self) -> None:
+        """Raise what is wrong behind the frames that were handed out last."""
+        if self._failure is not None:
+            raise self._failure
 
     @property
     def partial(self) -> bool:
@@ -101,7 +107,11 @@ class FrameDecoder:
         return memoryview(self._large)[self._filled :]
 
     def wrote(self, count: int) -> list[Frame]:
-        """Note that `count` bytes were written to the buffer; the frames that are now complete."""
+        """Note that `count` bytes were written to the buffer; the frames that are now complete.
+
+        When something is wrong behind them, `raise_failure` says so, once they are taken care of.
+        """
+        self.raise_failure()
         if self._large is None:
             return self._cut(self._scratch[:count])
         self._filled += count
@@ -121,6 +131,7 @@ class FrameDecoder:
             count = min(len(room), len(view) - at)
             room[:count] = view[at : at + count]
             frames += self.wrote(count)
+            self.raise_failure()
             at += count
         return frames
 
@@ -130,15 +141,21 @@ class FrameDecoder:
         source: Buffer = self._rest + data if self._rest else data
         view = memoryview(source)
         at = 0
-        while len(view) - at >= FRAME_HEADER_BYTES:
-            total = FRAME_HEADER_BYTES + self._checked_length(view[at:])
-            if len(view) - at < total:
-                if total > LARGE_BYTES:
-                    self._begin_large(view[at:], total)
-                    return frames
-                break
-            frames.append(_open(memoryview(bytes(view[at : at + total]))))
-            at += total
+        try:
+            while len(view) - at >= FRAME_HEADER_BYTES:
+                total = FRAME_HEADER_BYTES + self._checked_length(view[at:])
+                if len(view) - at < total:
+                    if total > LARGE_BYTES:
+                        self._begin_large(view[at:], total)
+                        return frames
+                    break
+                frames.append(_open(memoryview(bytes(view[at : at + total]))))
+                at += total
+        except RemoteProtocolError as error:
+            self._failure = error
+            if not frames:
+                raise
+            return frames
         self._rest = bytes(view[at:])
         return frames
 

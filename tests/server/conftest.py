@@ -1,0 +1,30 @@
+"""Fixtures of the tests that need a server."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ringdove
+from server.running import ServerProcess, ServerThread
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerThread]:
+    """A server in a thread of this process."""
+    with ServerThread(tmp_path / "data") as running:
+        yield running
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[ServerProcess]:
+    """A server in a process of its own."""
+    with ServerProcess(tmp_path / "data") as running:
+        yield running
+
+
+@pytest.fixture
+def rd(server: ServerThread) -> Iterator[ringdove.Connection]:
+    """A well-behaved client of `server`."""
+    with ringdove.connect(server.url) as connection:
+        yield connection
