@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
 import os
 import signal
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ringdove.stores.base import Store
+
+
+#: Objects made between two looks for cycles; Python's own choice of 700 suits short programs.
+_GC_THRESHOLD = 50_000
 
 
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,6 +140,10 @@ def run_server(config: ServerConfig, on_ready: Callable[[Server], None] | None =
         import uvloop  # noqa: PLC0415  plain asyncio does where it is missing
 
         loop_factory = uvloop.new_event_loop
+    # What is loaded by now stays; a server makes few cycles, so looking for them may be rare.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GC_THRESHOLD)
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(_serve(config, on_ready))
 

@@ -174,6 +174,8 @@ def _cell(
         "lambda_per_s": rate,
         "sent_per_s": round(sent["in_window"] / seconds, 1),
         "delivered_per_s": round(received["in_window"] / seconds, 1),
+        # A rate from a handful of messages says little.
+        "delivered": received["in_window"],
         "receives_per_s": round(received["asked"] / seconds, 1),
         "visits_per_s": round(visits / served["seconds"], 1),
         "hit_rate": round(served["hits"] / visits, 4) if visits else None,

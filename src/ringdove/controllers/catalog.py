@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import secrets
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -41,13 +42,16 @@ class QueueInfo(NamedTuple):
     version: int
     created_ms: int
 
-    def stripes(self) -> list[StripeId]:
+    def stripes(self) -> tuple[StripeId, ...]:
         """All stripes, priority levels included."""
-        return [
-            StripeId(self.id, number, level)
-            for level in range(self.settings.priority + 1)
-            for number in range(self.settings.stripes)
-        ]
+        return _stripes(self.id, self.settings.stripes, self.settings.priority + 1)
+
+
+@lru_cache(maxsize=limits.SETTINGS_CACHE_MAX)
+def _stripes(queue: int, count: int, levels: int) -> tuple[StripeId, ...]:
+    return tuple(
+        StripeId(queue, number, level) for level in range(levels) for number in range(count)
+    )
 
 
 class _QueueRecord(msgspec.Struct, array_like=True):

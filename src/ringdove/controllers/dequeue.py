@@ -167,7 +167,9 @@ class Dequeuer:
         else:
             lobby.note_due(due_ms)
 
-    async def _depths(self, info: QueueInfo, subscription: str, order: list[StripeId]) -> list[int]:
+    async def _depths(
+        self, info: QueueInfo, subscription: str, order: Sequence[StripeId]
+    ) -> list[int]:
         """How many messages each stripe has, read at most once per period for all receivers."""
         now_ms = self._store.clock.now_ms()
         key = (info.id, subscription)
@@ -194,10 +196,12 @@ class Dequeuer:
             left = counters[1][stripe] - found
             counters[1][stripe] = max(0, left) if found else 0
 
-    def _order(self, info: QueueInfo) -> list[StripeId]:
+    def _order(self, info: QueueInfo) -> Sequence[StripeId]:
         """The stripes in the order in which this receive visits them."""
         self._turn += 1
         count = info.settings.stripes
+        if count == 1 and not info.settings.priority:
+            return info.stripes()
         start = self._turn % count
         if info.settings.spread == "infinite":
             start = self._random.randrange(count)
