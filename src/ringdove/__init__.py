@@ -22,7 +22,16 @@ from ringdove.version import __version__
 if TYPE_CHECKING:
     from ringdove import aio
     from ringdove.client.outgoing import NewMessage
-    from ringdove.client.sync import Batch, Connection, Consumer, Message, Producer, Queue, connect
+    from ringdove.client.sync import (
+        Batch,
+        Connection,
+        Consumer,
+        Message,
+        Producer,
+        Queue,
+        Stream,
+        connect,
+    )
     from ringdove.core.settings import QueueSettings
     from ringdove.errors import RingdoveError
     from ringdove.stores.base import Start
@@ -38,6 +47,7 @@ __all__ = [
     "QueueSettings",
     "RingdoveError",
     "Start",
+    "Stream",
     "__version__",
     "aio",
     "connect",

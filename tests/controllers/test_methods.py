@@ -232,9 +232,9 @@ def test_parked_receivers_do_nothing_while_they_wait(rd):
     wait_for(lambda: dequeuer.parked == 10)
     misses = dequeuer.misses
     assert [r.result() for r in receiving] == [[]] * 10
-    # The first round of each before it parked, and the last one at the deadline.
-    assert misses == 20
-    assert dequeuer.misses == 40
+    # At most one round of each before it parked; where nothing has come since, nobody looks again.
+    assert misses <= 20
+    assert dequeuer.misses == misses
 
 
 def test_who_waits_hears_of_arrivals_on_stripes_added_meanwhile(rd):

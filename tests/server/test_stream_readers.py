@@ -190,15 +190,7 @@ def test_an_acknowledgement_lost_with_its_connection_is_repeated(rd, network, ot
 @pytest.mark.parametrize(
     "ack",
     [
-        pytest.param(
-            "auto",
-            marks=pytest.mark.xfail(
-                strict=True,
-                raises=AssertionError,
-                reason="Stream.__iter__ acknowledges a refused batch when the loop asks for the "
-                "next: it is done, trimmed, and never comes again",
-            ),
-        ),
+        "auto",
         "manual",
     ],
 )
@@ -235,12 +227,6 @@ def restless_threads() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("restless_threads")
-@pytest.mark.xfail(
-    strict=True,
-    raises=(AssertionError, RuntimeError),
-    reason="RemoteStream.rewind changes _arrived and cursors in the caller's thread while take does "
-    "on the link's loop: blocks that arrive meanwhile are lost, or the deque complains",
-)
 def test_refusing_while_blocks_arrive_loses_nothing(rd, network):
     """M1, with a reader in a thread: the link's loop is another. A race, hence several rounds."""
     for _ in range(4):

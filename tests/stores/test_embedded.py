@@ -179,7 +179,7 @@ class TestReopening:
         old = driver.take(2)
         driver.ack(old, 1, 2)
         driver = reopen()
-        assert driver.sub()[1:] == (0, 6, 3, 0)
+        assert driver.sub()[1:] == (0, 8, 1, 0)
         [first, second] = driver.lease(lease_ms=5000).runs
         assert (first.run.lo, first.run.hi, first.run.receives, first.run.first_ms) == (
             2, 4, 2, started_ms,

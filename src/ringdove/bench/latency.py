@@ -115,9 +115,10 @@ async def _one_in_flight(
     async with aio.connect(url) as producer, aio.connect(url) as consumer:
         queue = await producer.create_queue(f"latency-{durability}", durability=durability)
         source = consumer.queue(queue.name)
+        await source.info()
+        receiving = asyncio.ensure_future(source.receive(wait=10))
+        await source.info()  # Answered after the receive was parked: requests are begun in order.
         for number in range(count + _WARM_UP):
-            receiving = asyncio.ensure_future(source.receive(wait=10))
-            await asyncio.sleep(0.001)  # So that the receiver is parked when the message comes.
             began = time.perf_counter()
             sending = asyncio.ensure_future(queue.send(body))
             batch = await receiving
@@ -126,7 +127,10 @@ async def _one_in_flight(
             if number >= _WARM_UP:
                 deliveries.append(delivered - began)
                 sends.append(time.perf_counter() - began)
+            receiving = asyncio.ensure_future(source.receive(wait=10))
+            await asyncio.sleep(0)
             await batch.ack()
+        receiving.cancel()
     return {"delivery": deliveries, "send": sends}
 
 

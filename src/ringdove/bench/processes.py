@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -35,13 +36,13 @@ class ServerProcess:
             "--port", "0", "--http", "-1", "--json", *options,
         ]  # fmt: skip
         self._process = subprocess.Popen(  # noqa: S603  our own program
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            _, errors = self._process.communicate()
-            raise StoreUnavailable(f"The server did not start: {errors[-2000:]}")
+            self._process.communicate()
+            raise StoreUnavailable(f"The server did not start; try: {shlex.join(command)}")
         self.url = f"ringdove://127.0.0.1:{json.loads(line)['port']}"
         self.pid = self._process.pid
 

@@ -526,7 +526,7 @@ class Stream(Reading):
     async def __aiter__(self) -> AsyncGenerator[Batch]:
         while batch := await self.next_batch():
             yield batch
-            if self.auto:
+            if self.auto and not self.refused:
                 await self.acknowledge(batch)
 
     async def next_batch(self) -> Batch:

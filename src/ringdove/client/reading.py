@@ -52,6 +52,8 @@ class Reading:
             raise InvalidArgument(f"ack is {ack!r}; it must be 'auto' or 'manual'.")
         self.subscription = subscription
         self.auto = ack == "auto"
+        #: Whether the batch handed out last was refused, so that it is not acknowledged.
+        self.refused = False
         self._wait = wait
         self._lease_ms = lease_ms
         self._owner = os.urandom(16) if owner is None else as_bytes(owner, "owner")
@@ -87,6 +89,7 @@ class Reading:
 
     async def next(self) -> StreamedBlock | None:
         """The next block in order, which counts as handed out; None when the wait is over."""
+        self.refused = False
         streamed = await self.source.next(self._wait)
         if streamed is not None:
             self._positions[streamed.stripe] = streamed.block.end
@@ -99,6 +102,7 @@ class Reading:
 
     def refuse(self, batch: BaseBatch[Any]) -> None:
         """Have a batch again, and everything after it on its stripe."""
+        self.refused = True
         for chunk in batch.chunks():
             self._positions[chunk.stripe] = chunk.lo
             self.source.rewind(chunk.stripe, chunk.lo)

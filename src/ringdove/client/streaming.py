@@ -8,9 +8,10 @@ welcome the stream is opened again where it stands, under a new fence.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from ringdove import limits
 from ringdove.controllers.streaming import StreamedBlock
@@ -23,14 +24,33 @@ from ringdove.protocol.session import Request, SessionState, decode_error
 from ringdove.stores.base import StripeId
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ringdove.client.link import Link
     from ringdove.protocol.frames import Frame
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _locked(
+    method: Callable[Concatenate[RemoteStream, P], R],
+) -> Callable[Concatenate[RemoteStream, P], R]:
+    """Keep the link's loop and the reader's thread out of each other's way."""
+
+    @wraps(method)
+    def locked(self: RemoteStream, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return locked
+
 
 class RemoteStream:
-    """See `ringdove.controllers.streaming.BlockStream`, whose methods it has."""
+    """See `ringdove.controllers.streaming.BlockStream`, whose methods it has.
+
+    Frames come in on the link's loop, blocks go out in the reader's thread.
+    """
 
     def __init__(
         self,
@@ -41,6 +61,7 @@ class RemoteStream:
         positions: Mapping[StripeId, int],
         lease_ms: int,
     ) -> None:
+        self._lock = threading.RLock()
         self.fence = 0
         #: Where the stream began, and the next offset wanted, by stripe.
         self.starts: dict[StripeId, int] = dict(positions)
@@ -70,8 +91,12 @@ class RemoteStream:
         """Claim the subscription; raises SubscriptionBusy while somebody else has it."""
         request = self._request()
         self._link.submit(request)
-        await request.answer
         self._link.on_welcome.append(self._reopen)
+        try:
+            await request.answer
+        except BaseException:
+            await self.close()
+            raise
 
     def _request(self) -> Request:
         ask = messages.Stream(
@@ -97,6 +122,7 @@ class RemoteStream:
         elif isinstance(error, RingdoveError):
             self._fail(error)
 
+    @_locked
     def _listen(self, number: int) -> None:
         """Have the frames with this number; runs on the link's loop, before any can come."""
         self._link.streams.pop(self._number, None)
@@ -126,6 +152,7 @@ class RemoteStream:
 
     # -- blocks come in, on the link's loop -----------------------------------------------------
 
+    @_locked
     def take(self, frame: Frame) -> None:
         """See `link.StreamEnd`."""
         self._heard_s = self._link.loop.time()
@@ -139,6 +166,8 @@ class RemoteStream:
         try:
             [block] = blocks_of(frame, 1)
         except RemoteProtocolError:
+            if wanted == cursor:
+                self._asked.discard(stripe)  # The very one that is wanted: ask at once.
             self._drop(stripe, nbytes, cursor)
             return
         if wanted > cursor:
@@ -162,11 +191,12 @@ class RemoteStream:
 
     def _ask_again(self, stripe: StripeId, cursor: int) -> None:
         self._asked.add(stripe)
-        held = [(nbytes, at) for _, nbytes, at in list(self._arrived)]
-        held += [(nbytes, at) for ends in self._held.values() for _, nbytes, at in list(ends)]
+        held = [(nbytes, at) for _, nbytes, at in self._arrived]
+        held += [(nbytes, at) for ends in self._held.values() for _, nbytes, at in ends]
         window_bytes = sum(nbytes for nbytes, at in held if at == self._generation)
         self._tell(messages.StreamAck(stripe, cursor, window_bytes, resend=True))
 
+    @_locked
     def tick(self, now_s: float) -> None:
         """See `link.StreamEnd`: when nothing comes, ask again, should something have been lost."""
         if now_s - self._heard_s > _ASK_AGAIN_S and self._failure is None:
@@ -202,24 +232,27 @@ class RemoteStream:
                 continue
             if not await self._signal.until(wait_s):
                 return None
-        streamed, nbytes, generation = self._arrived.popleft()
-        held = self._held.setdefault(streamed.stripe, deque())
-        held.append((streamed.block.end, nbytes, generation))
+        with self._lock:
+            streamed, nbytes, generation = self._arrived.popleft()
+            held = self._held.setdefault(streamed.stripe, deque())
+            held.append((streamed.block.end, nbytes, generation))
         return streamed
 
     async def acknowledge(self, stripe: StripeId, offset: int) -> None:
         """Everything below `offset` is done; raises FenceStale when the claim was lost."""
         if self._failure is not None:
             raise self._failure
-        self._acknowledged[stripe] = max(offset, self._acknowledged.get(stripe, 0))
-        held = self._held.get(stripe, deque())
-        freed = 0
-        while held and held[0][0] <= offset:
-            _, nbytes, generation = held.popleft()
-            if generation == self._generation:
-                freed += nbytes
+        with self._lock:
+            self._acknowledged[stripe] = max(offset, self._acknowledged.get(stripe, 0))
+            held = self._held.get(stripe, deque())
+            freed = 0
+            while held and held[0][0] <= offset:
+                _, nbytes, generation = held.popleft()
+                if generation == self._generation:
+                    freed += nbytes
         self._free(stripe, offset, freed)
 
+    @_locked
     def rewind(self, stripe: StripeId, offset: int) -> None:
         """Have a stripe from `offset` again: processing was refused."""
         self._held.pop(stripe, None)

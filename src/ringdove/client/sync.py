@@ -522,7 +522,7 @@ class Stream:
     def __iter__(self) -> Generator[Batch]:
         while batch := Batch(run(self._twin.next_batch())):
             yield batch
-            if self._twin.auto:
+            if self._twin.auto and not self._twin.refused:
                 self.ack(batch)
 
     def ack(self, batch: Batch) -> None:

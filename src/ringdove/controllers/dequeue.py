@@ -55,6 +55,9 @@ class Dequeuer:
         self._turn = 0
         self._pace = Pace(store.clock)
         self._lobbies: dict[tuple[int, str, int], Lobby] = {}
+        #: Stripes where nothing was found, with the watch taken before and when that changes by
+        #: time alone: as long as the watch is the same, nothing has come.
+        self._barren: dict[tuple[StripeId, str], tuple[Pending[None], int | None]] = {}
         self._counters: dict[tuple[int, str], tuple[int, dict[StripeId, int]]] = {}
         #: Visits that found something and that found nothing, messages handed out, receivers held
         #: now, and rounds of reading counters: the figures of T4.
@@ -113,8 +116,7 @@ class Dequeuer:
             while not isinstance(action, Answer):
                 if isinstance(action, Try):
                     stripe = order[action.stripe]
-                    found, due_ms = await visit.lease(stripe)
-                    self._count(info, subscription, stripe, found)
+                    found, due_ms = await self._try(visit, info, subscription, stripe)
                     action = call.tried(found, clock.now_ms(), due_ms)
                 elif isinstance(action, Look):
                     depths = await self._depths(info, subscription, order)
@@ -142,6 +144,30 @@ class Dequeuer:
             self._pass_on(info, subscription, visit.due_ms)
         self._pace.learn(info, subscription, found=call.found > 0)
         return visit.found
+
+    async def _try(
+        self, visit: _Visit, info: QueueInfo, subscription: str, stripe: StripeId
+    ) -> tuple[int, int | None]:
+        """Visit a stripe; with `wake`, not one that is known to have nothing yet."""
+        if info.settings.dequeue != "wake" or info.settings.stripes == 1:
+            found, due_ms = await visit.lease(stripe)
+            self._count(info, subscription, stripe, found)
+            return found, due_ms
+        key = (stripe, subscription)
+        watch = self._store.watch(stripe)
+        seen, due_ms = self._barren.get(key, (None, None))
+        now_ms = self._store.clock.now_ms()
+        if seen is watch and (due_ms is None or due_ms > now_ms):
+            return 0, due_ms
+        found, due_ms = await visit.lease(stripe)
+        self._count(info, subscription, stripe, found)
+        if found or info.settings.receive_rate_max is not None:
+            self._barren.pop(key, None)
+        else:
+            if len(self._barren) >= limits.SETTINGS_CACHE_MAX:
+                self._barren.clear()
+            self._barren[key] = (watch, due_ms)
+        return found, due_ms
 
     def _watches(self, info: QueueInfo) -> list[Pending[None]]:
         return [self._store.watch(stripe) for stripe in info.stripes()]

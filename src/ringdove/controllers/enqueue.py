@@ -157,7 +157,7 @@ class _Gathering:
         try:
             block = Block.join([single.content for single in batch])
             return enqueuer.store.submit_append(self.stripe, [Segment(block)], batch[0].version)
-        except RingdoveError as error:
+        except Exception as error:  # noqa: BLE001  whoever gathered must be answered
             failed: Pending[list[Appended | ClientError]] = Pending()
             failed.fail(error)
             return failed

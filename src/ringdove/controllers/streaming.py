@@ -99,12 +99,14 @@ class BlockStream:
 
     async def _read(self, stripe: StripeId) -> StreamedBlock | None:
         wanted = self.cursors[stripe]
-        try:
-            blocks = await self._store.read(stripe, wanted, limits.BLOCK_MESSAGES_MAX, 1)
-        except OffsetTrimmed:
-            head = (await self._store.stats(stripe)).head
-            blocks = await self._store.read(stripe, head, limits.BLOCK_MESSAGES_MAX, 1)
-        return StreamedBlock(stripe, wanted, blocks[0]) if blocks else None
+        at = wanted
+        while True:
+            try:
+                blocks = await self._store.read(stripe, at, limits.BLOCK_MESSAGES_MAX, 1)
+            except OffsetTrimmed:
+                at = (await self._store.stats(stripe)).head
+            else:
+                return StreamedBlock(stripe, wanted, blocks[0]) if blocks else None
 
     async def _wait(self, watches: list[Pending[None]], due_ms: int | None) -> None:
         either: Pending[None] = Pending()

@@ -196,7 +196,7 @@ class WakeCall(DequeueCall):
         return self._begin_round()
 
     def _missed(self, now_ms: int) -> Action:
-        if self._due_ms is not None and self._due_ms <= now_ms:
+        if self._due_ms is not None and self._due_ms <= now_ms and not self._over(now_ms):
             return self._begin_round()
         return Answer() if self._over(now_ms) else _watch(self._deadline_ms, self._due_ms)
 

@@ -283,7 +283,11 @@ class StripeStore(Protocol):
         ...
 
     def watch(self, stripe: StripeId) -> Pending[None]:
-        """Done at the next append or release on the stripe. Take it before looking, then wait."""
+        """Done when something may have become deliverable, other than by time alone.
+
+        That is after an append, release, extension, subscription, change of settings or deletion,
+        and on ordered queues an acknowledgement. Take it before looking, then wait.
+        """
         ...
 
 

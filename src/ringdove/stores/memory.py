@@ -278,6 +278,7 @@ class MemoryStore:
         index = state.stripe.subscriptions.get(subscription)
         if index is None:
             index = state.stripe.subscribe(subscription, start_offset(state.stripe, state, start))
+            state.announce()
         return index.done.floor
 
     async def unsubscribe(self, stripe: StripeId, subscription: str) -> None:

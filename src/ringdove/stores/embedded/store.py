@@ -283,13 +283,16 @@ class EmbeddedStore:
         version: int,
     ) -> list[int | ClientError]:
         """See StripeStore."""
-        return self._settle(
-            self._state(stripe),
+        state = self._state(stripe)
+        answers = self._settle(
+            state,
             subscription,
             claims,
             version,
             lambda index, c, now_ms: index.extend(c.token, c.lo, c.hi, now_ms + lease_ms, now_ms),
         )
+        state.announce()  # The lease may end earlier than before.
+        return answers
 
     async def release(
         self,
@@ -375,6 +378,7 @@ class EmbeddedStore:
             state.numbers.pop(subscription, None)
 
         offset: int = await self._submit(state, partial(Change, edit, undo))
+        state.announce()
         return offset
 
     async def unsubscribe(self, stripe: StripeId, subscription: str) -> None:
