@@ -212,7 +212,9 @@ class Model:
 
     def acknowledge(self, sub: str, token: int, lo: int, hi: int, now_ms: int) -> int | None:
         """How many messages become done; None when the claim is refused."""
-        if hi <= self.floor(sub):
+        claimed = self.subs[sub][lo:hi]
+        known = lo < hi <= len(self.subs[sub]) and all(entry.done for entry in claimed)
+        if hi <= self.floor(sub) or known:
             return 0
         held = self._held(sub, token, lo, hi, now_ms)
         for entry in held:

@@ -20,7 +20,7 @@ from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
 from ringdove.errors import InvalidArgument, OffsetTrimmed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from ringdove.controllers.sending import Delivered, Parcel
     from ringdove.core.block import Block
@@ -138,16 +138,16 @@ class Broker:
         """Store messages that their sender has packed already, perhaps elsewhere."""
         return await self.enqueuer.deliver(queue, version, parcel, check=True)
 
-    async def receive(
+    def receive(
         self,
         queue: str,
         subscription: str,
         max: int,
         wait_s: float | None,
         lease_ms: int | None,
-    ) -> list[Received]:
+    ) -> Coroutine[Any, Any, list[Received]]:
         """Lease messages."""
-        return await self.dequeuer.receive(queue, subscription, max, wait_s, lease_ms)
+        return self.dequeuer.receive(queue, subscription, max, wait_s, lease_ms)
 
     async def acknowledge(self, receipts: Sequence[Receipt]) -> list[int | ClientError]:
         """Mark messages done."""

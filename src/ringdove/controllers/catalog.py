@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import secrets
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -24,13 +24,9 @@ from ringdove.errors import (
     QueueNotFound,
     RecordConflict,
     SettingsRefused,
-    SettingsStale,
     SubscriptionNotFound,
 )
 from ringdove.stores.base import Record, Start, Store, StripeId
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 
 class QueueInfo(NamedTuple):
@@ -272,23 +268,6 @@ class Catalog:
             self._known.clear()
         self._known[info.name] = info
         return info
-
-
-async def with_fresh_settings(
-    catalog: Catalog, name: str, action: Callable[[QueueInfo], Awaitable[Any]]
-) -> Any:
-    """Run `action` on the queue, once more with fresh settings when they turn out to be stale."""
-    info = await catalog.get(name)
-    try:
-        return await action(info)
-    except (SettingsStale, QueueNotFound):
-        catalog.forget(name)
-    fresh = await catalog.get(name)
-    try:
-        return await action(fresh)
-    except (SettingsStale, QueueNotFound):
-        await catalog.finish_change(fresh)
-        return await action(fresh)
 
 
 def dead_letter_settings(source: QueueSettings) -> QueueSettings:

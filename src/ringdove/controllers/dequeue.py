@@ -13,14 +13,14 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringdove import limits
-from ringdove.controllers.catalog import Catalog, QueueInfo, with_fresh_settings
+from ringdove.controllers.catalog import Catalog, QueueInfo
 from ringdove.controllers.lobby import Guest, Lobby
 from ringdove.controllers.pace import Pace
 from ringdove.core.dequeue import Answer, Look, Try, make_call
 from ringdove.core.policy import level_order
 from ringdove.core.receipt import Receipt
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
-from ringdove.errors import InvalidArgument, RingdoveError
+from ringdove.errors import InvalidArgument, QueueNotFound, RingdoveError, SettingsStale
 from ringdove.pending import Pending
 from ringdove.stores.base import Claim, Delivered, Store, StripeId
 
@@ -87,11 +87,16 @@ class Dequeuer:
         now_ms = self._store.clock.now_ms()
         deadline_ms = None if wait_s is None else now_ms + int(wait_s * 1000)
 
-        async def action(info: QueueInfo) -> list[Received]:
+        info = self._catalog.known(queue) or await self._catalog.get(queue)
+        try:
             return await self._receive(info, subscription, max, deadline_ms, lease_ms)
-
-        received: list[Received] = await with_fresh_settings(self._catalog, queue, action)
-        return received
+        except (SettingsStale, QueueNotFound):
+            info = await self._catalog.refresh(queue)
+        try:
+            return await self._receive(info, subscription, max, deadline_ms, lease_ms)
+        except (SettingsStale, QueueNotFound):
+            await self._catalog.finish_change(info)
+            return await self._receive(info, subscription, max, deadline_ms, lease_ms)
 
     async def _receive(
         self,

@@ -42,6 +42,7 @@ from ringdove.core.runs import (
     LeasedRun,
     Run,
     RunRecord,
+    joined,
 )
 from ringdove.errors import LimitExceeded, ReceiptStale, StoreCorrupted
 
@@ -118,7 +119,7 @@ class Index:
             pieces = self._pick(pieces, want, spread)
         until_ms = now_ms + lease_ms
         return Leased(
-            [self._hand_out(run, now_ms, until_ms) for run in _joined(pieces)],
+            [self._hand_out(run, now_ms, until_ms) for run in joined(pieces)],
             [self._hand_out(run, now_ms, until_ms) for run in dead],
             not exhausted,
         )
@@ -129,8 +130,16 @@ class Index:
         An expired lease still acknowledges until its messages are leased again, except where order
         is promised. Raises ReceiptStale when the lease holds nothing of the range any more.
         """
-        if hi <= self.done.floor or (token not in self._leases and self.done.covers(lo, hi)):
+        if hi <= self.done.floor:
             return 0
+        try:
+            return self._acknowledge(token, lo, hi, now_ms)
+        except ReceiptStale:
+            if self.done.covers(lo, hi):
+                return 0  # Said twice, perhaps because the first answer was lost.
+            raise
+
+    def _acknowledge(self, token: int, lo: int, hi: int, now_ms: int) -> int:
         if self.settings.ordered:
             self._refuse_expired(token, lo, hi, now_ms)
         runs = self._leases.get(token, _NO_RUNS)
@@ -578,21 +587,3 @@ _NO_RUNS = [Run(0, 0)]
 
 def _lo_of(run: Run) -> int:
     return run.lo
-
-
-def _joined(pieces: list[Run]) -> list[Run]:
-    """Neighbours with the same history as one run, so that they are one lease."""
-    joined: list[Run] = []
-    for run in pieces:
-        last = joined[-1] if joined else None
-        if (
-            last is not None
-            and last.hi == run.lo
-            and not last.token
-            and not run.token
-            and last.group is run.group
-        ):
-            last.hi = run.hi
-        else:
-            joined.append(run)
-    return joined

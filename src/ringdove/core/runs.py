@@ -71,6 +71,24 @@ class Run:
         return f"Run({self.lo}..{self.hi}, {state}, receives={self.receives})"
 
 
+def joined(pieces: list[Run]) -> list[Run]:
+    """Neighbours with the same history as one run, so that they are one lease."""
+    found: list[Run] = []
+    for run in pieces:
+        last = found[-1] if found else None
+        if (
+            last is not None
+            and last.hi == run.lo
+            and not last.token
+            and not run.token
+            and last.group is run.group
+        ):
+            last.hi = run.hi
+        else:
+            found.append(run)
+    return found
+
+
 class DoneSet:
     """The offsets that are done: all below `floor`, and disjoint runs above it."""
 
@@ -132,7 +150,7 @@ class DoneSet:
 
     def covers(self, lo: int, hi: int) -> bool:
         """Whether all of [lo, hi) is done. Looks at every run: for rare questions only."""
-        return hi <= self.floor or any(
+        return lo < hi and any(
             start <= max(lo, self.floor) and hi <= end for start, end in self._hi_of.items()
         )
 

@@ -43,7 +43,13 @@ _log = logging.getLogger(__name__)
 
 
 class Connection(asyncio.BufferedProtocol):
-    """See the module."""
+    """See the module. Thousands may be parked, so it is as small as it can be."""
+
+    __slots__ = (
+        "_answered", "_decoder", "_gone", "_reading", "_receives", "_refused", "_server",
+        "_streams", "_stuck_s", "_transport", "_under_way", "_under_way_bytes", "_welcomed",
+        "draining", "frame_due_s", "heard_s", "writable",
+    )  # fmt: skip
 
     def __init__(self, server: NativeServer) -> None:
         self._server = server
@@ -61,9 +67,9 @@ class Connection(asyncio.BufferedProtocol):
         #: Since when answers are not taken, while they are not.
         self._stuck_s: float | None = None
         self.draining = False
-        #: Set when the connection is over, and while draining when all requests are answered.
-        self.gone = asyncio.Event()
-        self._answered = asyncio.Event()
+        #: Made when somebody waits: for all requests to be answered, for the connection to end.
+        self._answered: asyncio.Event | None = None
+        self._gone: asyncio.Event | None = None
         self.heard_s = server.loop.time()
         #: When a frame that has begun must have ended.
         self.frame_due_s: float | None = self.heard_s + limits.HELLO_S_MAX
@@ -79,8 +85,9 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """See asyncio."""
         self._transport = None
-        self.gone.set()
-        self._answered.set()
+        for event in (self._gone, self._answered):
+            if event is not None:
+                event.set()
         self._server.disconnected(self)
         for driven in self._receives.values():
             driven.cancel()
@@ -281,7 +288,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _end(self, number: int) -> None:
         self._under_way_bytes -= self._under_way.pop(number, 0)
-        if self.draining and not self._under_way:
+        if self._answered is not None and not self._under_way:
             self._answered.set()
         if not self._reading:
             self._regulate()
@@ -352,8 +359,15 @@ class Connection(asyncio.BufferedProtocol):
 
     async def settled(self) -> None:
         """Wait until every request has been answered, while draining."""
-        if self._under_way:
+        if self._under_way and self._transport is not None:
+            self._answered = asyncio.Event()
             await self._answered.wait()
+
+    async def ended(self) -> None:
+        """Wait until the connection is over."""
+        if self._transport is not None:
+            self._gone = asyncio.Event()
+            await self._gone.wait()
 
     @property
     def parked(self) -> int:

@@ -87,7 +87,7 @@ class NativeServer:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limits.DRAIN_S_MAX):
                 for connection in list(self.connections):
-                    await connection.gone.wait()
+                    await connection.ended()
         if self._unix is not None:
             self._unix.unlink(missing_ok=True)
 

@@ -69,6 +69,10 @@ class FrameDecoder:
     frame; the stream cannot go on after that.
     """
 
+    __slots__ = (
+        "_failure", "_filled", "_large", "_rest", "_scratch", "_total", "frame_bytes_max",
+    )  # fmt: skip
+
     def __init__(self, scratch: bytearray | None = None) -> None:
         #: Bytes after the header that one frame may have; small until the peer has said hello.
         self.frame_bytes_max = limits.FRAME_BYTES_MAX_BEFORE_HELLO
