@@ -38,14 +38,19 @@ format: setup ## Put the source into its standard form.
 	@$(BIN)/ruff check --fix .
 
 bench: setup ## Measure this machine (minutes).
-	@for name in engine groups leases backlog; do $(BIN)/ringdove bench $$name || exit 1; done
+	@for name in engine groups leases backlog e2e latency parked load; do \
+	    $(BIN)/ringdove bench $$name || exit 1; done
 
 torture: setup ## Kill the engine and cut its power a thousand times each, kill the server (many minutes).
 	@RINGDOVE_KILLS=1000 RINGDOVE_CUTS=1000 RINGDOVE_EXAMPLES=2000 RINGDOVE_SERVER_KILLS=300 \
 	    $(BIN)/python -m pytest -q --timeout=14400 tests/faults tests/stores tests/server
 
-experiments: setup ## Repeat the experiments of the source documents.
-	@echo "The experiments come with the server and the fabric; so far: make bench"
+experiments: setup ## Repeat the experiments of the source documents: figures and plots (half an hour).
+	@mkdir -p experiments/out
+	@for name in e2e load rds; do echo "bench $$name"; \
+	    $(BIN)/ringdove bench $$name --json --plot experiments/out/$$name.png \
+	    > experiments/out/$$name.json || exit 1; done
+	@ls experiments/out
 
 lock: ## Choose the newest versions that pyproject.toml allows, and lock them.
 	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --extra dev \

@@ -64,8 +64,10 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Server:
     """A running server. Use `async with`, or `run_server`."""
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: ServerConfig, store: Store | None = None) -> None:
         self.config = config
+        #: Used instead of opening what the configuration names.
+        self._store = store
         self.port = -1
         self.http_port = -1
         self._log = structlog.get_logger("ringdove")
@@ -84,8 +86,7 @@ class Server:
         config = self.config
         _refuse_exposed(config)
         tls = _tls_context(config)
-        store: Store = MemoryStore() if config.memory else EmbeddedStore(config.data)
-        self._broker = Broker(store)
+        self._broker = Broker(self._store or _open_store(config))
         try:
             loop = asyncio.get_running_loop()
             self._native = NativeServer(self._broker, loop, config.token)
@@ -165,6 +166,10 @@ async def _serve(config: ServerConfig, on_ready: Callable[[Server], None] | None
         on_ready(server)
     await asked.wait()
     await server.stop()
+
+
+def _open_store(config: ServerConfig) -> Store:
+    return MemoryStore() if config.memory else EmbeddedStore(config.data)
 
 
 def _refuse_exposed(config: ServerConfig) -> None:

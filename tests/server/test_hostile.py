@@ -225,8 +225,10 @@ def test_a_client_that_vanishes_leaves_nothing_behind(server: ServerThread, rd):
         with RawClient(server.port) as client:
             client.hello()
             client.send(Verb.RECEIVE, number, messages.Receive("q", "default", 1, 60, None))
-            wait_for(lambda: server.server.native.parked == 1, "a receiver is parked")
-        wait_for(lambda: server.server.native.parked == 0, "no receiver is parked")
+            wait_for(
+                lambda: server.server.native.broker.dequeuer.parked == 1, "a receiver is parked"
+            )
+        wait_for(lambda: server.server.native.broker.dequeuer.parked == 0, "no receiver is parked")
     wait_for(lambda: len(server.server.native.connections) == before, "all are gone")
     rd.queue("q").send(b"not lost")
     assert rd.queue("q").receive(wait=10)[0].body == b"not lost"
@@ -523,7 +525,7 @@ def test_receivers_that_wait_do_not_keep_a_send_from_its_turn(
         client.hello()
         for number in range(1, 5):
             client.send(Verb.RECEIVE, number, messages.Receive("empty", "default", 1, 3, None))
-        wait_for(lambda: server.server.native.parked == 4, "all are parked")
+        wait_for(lambda: server.server.native.broker.dequeuer.parked == 4, "all are parked")
         client.send(Verb.SEND, 9, send_to("empty"), BLOCK)
         answers = [client.next() for _ in range(2)]
         assert 9 in [answer.number for answer in answers]

@@ -12,7 +12,7 @@ from ringdove.cli.queues import JsonFlag
 
 app = App(name="bench", help="Measure Ringdove on this machine; ratios matter more than absolutes.")
 
-Quick = Annotated[bool, Parameter(negative="")]
+Quick = Annotated[bool, Parameter(negative="", help="A short run.")]
 
 
 @app.command
@@ -95,7 +95,12 @@ def groups(
     _report(bench.run(dir, messages, groups), json)
 
 
+Dir = Annotated[
+    Path | None,
+    Parameter(help="Where to put the test data; by default a temporary directory beside this one."),
+]
 Plot = Annotated[Path | None, Parameter(help="Draw a picture into this PNG file.")]
+Seconds = Annotated[float, Parameter(help="How long each figure is measured.")]
 
 
 @app.command
@@ -105,7 +110,7 @@ def e2e(
     size: tuple[int, ...] = (100, 1000),
     producers: tuple[int, ...] = (1, 50, 200),
     durability: tuple[str, ...] = ("disk", "memory"),
-    dir: Path | None = None,
+    dir: Dir = None,
     plot: Plot = None,
     json: JsonFlag = False,
 ) -> None:
@@ -123,10 +128,6 @@ def e2e(
         Connections that send; may be given several times.
     durability
         disk: every send is synced before its acknowledgement; memory: not.
-    dir
-        Where to put the test data.
-    json
-        Print one JSON object.
     """
     from ringdove.bench import e2e as bench
 
@@ -138,7 +139,7 @@ def latency(
     *,
     size: int = 100,
     count: int = 2000,
-    dir: Path | None = None,
+    dir: Dir = None,
     plot: Plot = None,
     json: JsonFlag = False,
 ) -> None:
@@ -150,10 +151,6 @@ def latency(
         Bytes of a message.
     count
         Messages per figure.
-    dir
-        Where to put the test data.
-    json
-        Print one JSON object.
     """
     from ringdove.bench import latency as bench
 
@@ -163,25 +160,13 @@ def latency(
 @app.command
 def load(
     *,
-    seconds: float = 3.0,
+    seconds: Seconds = 3.0,
     quick: Quick = False,
-    dir: Path | None = None,
+    dir: Dir = None,
     plot: Plot = None,
     json: JsonFlag = False,
 ) -> None:
-    """Response time of single sends against load, up to saturation (B6).
-
-    Parameters
-    ----------
-    seconds
-        Of each load.
-    quick
-        A short run.
-    dir
-        Where to put the test data.
-    json
-        Print one JSON object.
-    """
+    """Response time of single sends against load, up to saturation (B6)."""
     from ringdove.bench import load as bench
 
     _report(bench.run(dir, seconds=seconds, quick=quick), json, plot, "load")
@@ -190,25 +175,13 @@ def load(
 @app.command
 def rds(
     *,
-    seconds: float = 4.0,
+    seconds: Seconds = 4.0,
     quick: Quick = False,
-    dir: Path | None = None,
+    dir: Dir = None,
     plot: Plot = None,
     json: JsonFlag = False,
 ) -> None:
-    """The four dequeue methods under ten back ends (T4.5): throughput, hits, latency.
-
-    Parameters
-    ----------
-    seconds
-        Of each combination.
-    quick
-        A short run.
-    dir
-        Where to put the test data.
-    json
-        Print one JSON object.
-    """
+    """The four dequeue methods under ten back ends (T4.5): throughput, hits, latency."""
     from ringdove.bench import rds as bench
 
     _report(bench.run(dir, seconds=seconds, quick=quick), json, plot, "rds")
@@ -218,9 +191,9 @@ def rds(
 def parked(
     *,
     receivers: int = 10_000,
-    seconds: float = 10.0,
+    seconds: Seconds = 10.0,
     quick: Quick = False,
-    dir: Path | None = None,
+    dir: Dir = None,
     plot: Plot = None,
     json: JsonFlag = False,
 ) -> None:
@@ -230,14 +203,6 @@ def parked(
     ----------
     receivers
         Receivers, each on a connection of its own.
-    seconds
-        How long to watch the idle server.
-    quick
-        A short run.
-    dir
-        Where to put the test data.
-    json
-        Print one JSON object.
     """
     from ringdove.bench import parked as bench
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import socket
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -80,6 +81,9 @@ class Connection(asyncio.BufferedProtocol):
         """See asyncio."""
         self._transport = transport = cast("asyncio.Transport", transport)
         transport.set_write_buffer_limits(high=limits.WRITE_BUFFER_BYTES)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._server.connected(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
@@ -368,11 +372,6 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._gone = asyncio.Event()
             await self._gone.wait()
-
-    @property
-    def parked(self) -> int:
-        """Receives that wait."""
-        return len(self._receives)
 
     def close(self) -> None:
         """Send what is written, then close."""

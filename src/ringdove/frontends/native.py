@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 from typing import TYPE_CHECKING, Any
 
 from ringdove import limits
@@ -91,11 +90,6 @@ class NativeServer:
         if self._unix is not None:
             self._unix.unlink(missing_ok=True)
 
-    @property
-    def parked(self) -> int:
-        """Receives that wait for messages."""
-        return sum(connection.parked for connection in self.connections)
-
     def connected(self, connection: Connection) -> None:
         """A client has connected."""
         self.accepted += 1
@@ -122,12 +116,6 @@ class NativeServer:
         for connection in list(self.connections):
             connection.expire(now_s)
         self._sweeper = self.loop.call_later(_SWEEP_S, self._sweep)
-
-
-def prepare_socket(sock: socket.socket) -> None:
-    """Have dead peers noticed by the operating system too, and small frames sent at once."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 def _given_back(_: Any, error: BaseException | None) -> None:
