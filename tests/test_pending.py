@@ -170,7 +170,7 @@ def test_an_endless_time_limit_is_no_limit(drive: Driver):
 
 def test_the_kick_is_given_when_somebody_starts_to_wait(drive: Driver):
     kicked = threading.Event()
-    pending = Watched(kick=kicked.set)
+    pending = Watched(kick=lambda _: kicked.set())
     thread = deliver_when_waited(pending, lambda: pending.resolve(kicked.is_set()))
     assert drive(result_of(pending)) is True
     thread.join()
@@ -178,7 +178,7 @@ def test_the_kick_is_given_when_somebody_starts_to_wait(drive: Driver):
 
 def test_no_kick_is_given_for_what_is_done(drive: Driver):
     kicks: list[int] = []
-    pending: Pending[int] = Pending(kick=lambda: kicks.append(1))
+    pending: Pending[int] = Pending(kick=lambda _: kicks.append(1))
     pending.resolve(1)
     pending.start()
     drive(result_of(pending))
@@ -211,7 +211,7 @@ def test_a_leader_that_comes_back_without_the_result_waits_for_another():
 def test_whoever_waits_for_a_limited_time_does_not_lead():
     events: list[str] = []
     pending: Pending[Any] = Pending(
-        lead=lambda _: events.append("lead"), kick=lambda: events.append("kick")
+        lead=lambda _: events.append("lead"), kick=lambda _: events.append("kick")
     )
     assert run(pending.until(0.01)) is False
     assert events == ["kick"]
@@ -284,7 +284,7 @@ def test_wait_gives_the_result_or_the_error_or_says_that_time_is_up():
 
 def test_a_started_coroutine_goes_to_its_first_wait_and_has_the_work_begun():
     events: list[str] = []
-    pending: Pending[str] = Pending(kick=lambda: events.append("kick"))
+    pending: Pending[str] = Pending(kick=lambda _: events.append("kick"))
 
     async def work() -> str:
         events.append("begun")

@@ -114,7 +114,7 @@ class GroupCommit:
             if not pending.done:
                 self._commit()
 
-    def _kick(self) -> None:
+    def _kick(self, _inline: bool) -> None:
         threading.Thread(target=self._commit_alone).start()
 
     def _commit_alone(self) -> None:

@@ -475,3 +475,19 @@ def test_what_a_stream_acknowledged_while_apart_stays_done(process):
             process.start()
             wait_for(lambda: stream.fence > fence, "the stream goes on")
         wait_for(lambda: not queue.stats().waiting(), "the message is done", 2)
+
+
+def test_a_stream_whose_opening_was_not_answered_opens_at_the_next_connection(relay, rl):
+    queue = rl.create_queue("q")
+    queue.send(b"x")
+
+    def read():
+        with queue.stream(wait=30) as stream:
+            return next(iter(stream)).bodies()
+
+    relay.hold()
+    reading = Call(read)
+    wait_for(lambda: rl.backend.link.session.unanswered, "the request is under way")
+    relay.cut()
+    relay.release()
+    assert reading.value() == [b"x"]

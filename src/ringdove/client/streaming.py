@@ -144,10 +144,8 @@ class RemoteStream:
 
     def _reopen(self) -> None:
         """A new connection: go on where the stream stands."""
-        if self._closed or self._failure is not None:
-            return
-        if self._opening is not None:
-            self._link.session.forget(self._opening)  # This one takes its place.
+        if self._closed or self._failure is not None or self._opening is not None:
+            return  # A request that was not answered is repeated by the session.
         self._link.submit(self._request())
 
     # -- blocks come in, on the link's loop -----------------------------------------------------
