@@ -55,8 +55,8 @@ class Dequeuer:
         self._turn = 0
         self._pace = Pace(store.clock)
         self._lobbies: dict[tuple[int, str, int], Lobby] = {}
-        #: Stripes where nothing was found, with the watch taken before and when that changes by
-        #: time alone: as long as the watch is the same, nothing has come.
+        #: Stripes where nothing was left, with the watch taken before and when that changes by time
+        #: alone: as long as the watch is the same, nothing has come.
         self._barren: dict[tuple[StripeId, str], tuple[Pending[None], int | None]] = {}
         self._counters: dict[tuple[int, str], tuple[int, dict[StripeId, int]]] = {}
         #: Visits that found something and that found nothing, messages handed out, receivers held
@@ -166,7 +166,8 @@ class Dequeuer:
             return 0, due_ms
         found, due_ms = await visit.lease(stripe)
         self._count(info, subscription, stripe, found)
-        if found or info.settings.receive_rate_max is not None:
+        more = due_ms is not None and due_ms <= self._store.clock.now_ms()
+        if more or info.settings.receive_rate_max is not None:
             self._barren.pop(key, None)
         else:
             if len(self._barren) >= limits.SETTINGS_CACHE_MAX:
