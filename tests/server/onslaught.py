@@ -215,6 +215,7 @@ class Onslaught:
         threads = [threading.Thread(target=send, args=(f"{name} {n}",)) for n in range(4)]
         for thread in threads:
             thread.start()
+        self._no_more.wait()
         _join(threads)
 
     # -- receiving ------------------------------------------------------------------------------
