@@ -53,12 +53,15 @@ class Frame(NamedTuple):
 def encode(
     verb: int, number: int, meta: bytes, blocks: Sequence[Block] = (), flags: int = 0
 ) -> list[Buffer]:
-    """A frame as buffers to be written one after the other; blocks are not copied."""
+    """A frame as buffers to be written one after the other; only small blocks are copied."""
     buffers: list[Buffer] = [block.buffer for block in blocks]
     length = len(meta) + sum(map(len, buffers))
     header = _HEADER.pack(length, len(meta), number, verb, flags, MAGIC)
     check = xxhash.xxh32_intdigest(header + meta)
-    return [b"".join((header, _CHECK.pack(check), meta)), *buffers]
+    head = (header, _CHECK.pack(check), meta)
+    if length <= JOIN_BYTES_MAX:
+        return [b"".join((*head, *buffers))]  # One write is one system call, and wakes one reader.
+    return [b"".join(head), *buffers]
 
 
 class FrameDecoder:
@@ -219,6 +222,9 @@ def join(frames: Iterable[Sequence[Buffer]]) -> bytes:
     """Several encoded frames as bytes."""
     return b"".join(buffer for frame in frames for buffer in frame)
 
+
+#: A frame shorter than this is written as one buffer.
+JOIN_BYTES_MAX: Final = 16 * 1024
 
 #: What a decoder without a shared buffer reads at a time.
 SCRATCH_BYTES: Final = 256 * 1024
