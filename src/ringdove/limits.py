@@ -45,7 +45,7 @@ MESSAGE_ID_BYTES_MAX = 256
 BLOCK_SPAN_MS_MAX = 2**32 - 1
 
 #: Characters of a queue or subscription name.
-NAME_CHARS_MAX = 80
+NAME_CHARS_MAX = 96
 
 #: Stripes of one queue.
 STRIPES_MAX = 256
@@ -165,3 +165,10 @@ STREAM_WINDOW_BYTES = 16 * 1024 * 1024
 
 #: How long the claim of a stream outlives its reader's last sign of life, in milliseconds.
 STREAM_LEASE_MS = 30_000
+
+#: Bytes of the body of one HTTP request: a block of the largest size, or the largest batch however
+#: it is escaped.
+HTTP_BODY_BYTES_MAX = BLOCK_BYTES_MAX
+
+#: Connections that wait to be accepted: thousands of devices may come at once.
+HTTP_BACKLOG = 2_048

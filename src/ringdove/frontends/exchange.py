@@ -1,0 +1,52 @@
+"""One HTTP request and its response, as the dialects (SQS, REST) see them: no server, no ASGI."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+T = TypeVar("T")
+
+
+class HttpRequest(NamedTuple):
+    """A request that has arrived whole."""
+
+    method: str
+    #: Decoded, and as it was written.
+    path: str
+    raw_path: bytes
+    query: bytes
+    #: By lower-case name; the values of a repeated header are joined with commas.
+    headers: dict[bytes, bytes]
+    body: bytes
+    scheme: str = "http"
+
+    def header(self, name: bytes) -> str:
+        """A header as text; empty when it is missing."""
+        return self.headers.get(name, b"").decode("latin-1")
+
+
+class HttpResponse(NamedTuple):
+    """What to answer."""
+
+    status: int
+    body: bytes = b""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class Drive(Protocol):
+    """Runs a coroutine of the broker to its end, together with those of other requests.
+
+    With `parks`, it may wait long: if the asking client goes away meanwhile, the coroutine is
+    closed where it waits, and `ClientGone` is raised.
+    """
+
+    async def __call__(self, coroutine: Coroutine[Any, Any, T], *, parks: bool = False) -> T:
+        """Its result, or its error."""
+        ...
+
+
+class ClientGone(Exception):  # noqa: N818
+    """The client has closed the connection: nobody is left to answer."""
