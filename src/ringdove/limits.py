@@ -47,6 +47,12 @@ BLOCK_SPAN_MS_MAX = 2**32 - 1
 #: Characters of a queue or subscription name.
 NAME_CHARS_MAX = 96
 
+#: Messages that a receive of fewer looks at to find those of one group, where order is by key.
+LOOK_AHEAD = 256
+
+#: Bytes of a queue's notes: they travel with its settings.
+NOTES_BYTES_MAX = 128 * 1024
+
 #: Stripes of one queue.
 STRIPES_MAX = 256
 

@@ -25,6 +25,7 @@ from ringdove.controllers.broker import Broker
 from ringdove.errors import InvalidArgument, StoreUnavailable
 from ringdove.frontends.http import HttpServer
 from ringdove.frontends.native import NativeServer
+from ringdove.frontends.sqs.service import SqsService
 from ringdove.stores.embedded import EmbeddedStore
 from ringdove.stores.memory import MemoryStore
 
@@ -57,6 +58,8 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tls_client_ca: str | None = None
     #: Allow a listening address that everybody can reach without a token or TLS.
     insecure: bool = False
+    #: Keep to SQS's waiting times too: one purge a minute.
+    sqs_strict: bool = False
     #: Queues that vanish with the process, for tests.
     memory: bool = False
 
@@ -74,6 +77,7 @@ class Server:
         self._broker: Broker | None = None
         self._native: NativeServer | None = None
         self._http: HttpServer | None = None
+        self._sqs: SqsService | None = None
 
     @property
     def native(self) -> NativeServer:
@@ -96,7 +100,10 @@ class Server:
                 await self._native.listen_unix(Path(config.unix))
             if config.http >= 0:
                 self._http = HttpServer(self._broker, self._native)
-                self.http_port = await self._http.listen(config.host, config.http)
+                self._sqs = SqsService(self._broker, token=config.token, strict=config.sqs_strict)
+                self._http.dialects[""] = self._sqs.respond
+                await self._sqs.moves.resume()
+                self.http_port = await self._http.listen(config.host, config.http, tls)
                 self._http.ready = True
         except BaseException as error:
             await self._close()
@@ -123,6 +130,8 @@ class Server:
             await self._native.close()
         if self._http is not None:
             await self._http.close()
+        if self._sqs is not None:
+            await self._sqs.moves.close()
         if self._broker is not None:
             await self._broker.close()
 

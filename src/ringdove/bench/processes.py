@@ -30,10 +30,10 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 class ServerProcess:
     """A running `ringdove serve`."""
 
-    def __init__(self, data: Path, *options: str) -> None:
+    def __init__(self, data: Path, *options: str, http: bool = False) -> None:
         command = [
             sys.executable, "-m", "ringdove", "--data", str(data), "serve",
-            "--port", "0", "--http", "-1", "--json", *options,
+            "--port", "0", "--http", "0" if http else "-1", "--json", *options,
         ]  # fmt: skip
         self._process = subprocess.Popen(  # noqa: S603  our own program
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -43,7 +43,9 @@ class ServerProcess:
         if not line:
             self._process.communicate()
             raise StoreUnavailable(f"The server did not start; try: {shlex.join(command)}")
-        self.url = f"ringdove://127.0.0.1:{json.loads(line)['port']}"
+        ports = json.loads(line)
+        self.url = f"ringdove://127.0.0.1:{ports['port']}"
+        self.http_port: int = ports["http"]
         self.pid = self._process.pid
 
     def cpu_s(self) -> float:
@@ -66,9 +68,9 @@ class ServerProcess:
 
 
 @contextmanager
-def serving(data: Path, *options: str) -> Iterator[ServerProcess]:
+def serving(data: Path, *options: str, http: bool = False) -> Iterator[ServerProcess]:
     """A server for the length of a benchmark."""
-    server = ServerProcess(data, *options)
+    server = ServerProcess(data, *options, http=http)
     try:
         yield server
     finally:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Group, Parameter
 
-from ringdove.cli import bench, care, dead, demo, messages, queues, serve, session
+from ringdove.cli import accounts, bench, care, dead, demo, messages, queues, serve, session
 from ringdove.config import find_url
 from ringdove.version import __version__
 
@@ -30,6 +30,7 @@ app.meta.suppress_keyboard_interrupt = False
 app.meta.group_parameters = Group("Where the queues are", sort_key=0)
 
 app.command(queues.app)
+app.command(accounts.app)
 app.command(dead.app)
 app.command(bench.app)
 for command in (

@@ -28,6 +28,7 @@ from ringdove.core.settings import check_name
 from ringdove.core.stripe import Part
 from ringdove.errors import (
     ConnectionClosed,
+    InvalidArgument,
     QueueNotFound,
     RemoteProtocolError,
     RingdoveError,
@@ -424,6 +425,15 @@ class RemoteBackend:
         """See Backend."""
         offset: int = await self._get(int, Verb.POSITION, messages.Position(stripe, start))
         return offset
+
+    # -- accounts -------------------------------------------------------------------------------
+
+    async def account(self, command: str, arguments: dict[str, Any]) -> Any:
+        """See Backend."""
+        ask: messages.Account = (command, arguments)
+        if command == "delete":
+            return await self._remove(Verb.ACCOUNT, ask, InvalidArgument)
+        return await self._get(Any, Verb.ACCOUNT, ask)
 
 
 def _as_one_frame(segments: list[Segment]) -> list[Segment]:

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+from msgspec import UNSET, UnsetType
+
 from ringdove import limits
+from ringdove.controllers.accounts import ALL, AccessKey, Account, Accounts, by_age
 from ringdove.controllers.catalog import Catalog, QueueInfo
 from ringdove.controllers.deadletter import DeadLetters
 from ringdove.controllers.dequeue import Dequeuer, Received
@@ -72,6 +76,7 @@ class Broker:
         self.dequeuer = Dequeuer(store, self._catalog, seed)
         self._sender = Sender(self._catalog, self.enqueuer.deliver, store.clock.now_ms)
         self._dead = DeadLetters(self._catalog, self._sender, self.dequeuer)
+        self.accounts = Accounts(store)
 
     async def open(self) -> None:
         """Nothing to do: the store is open."""
@@ -89,6 +94,10 @@ class Broker:
     async def get_queue(self, name: str) -> QueueInfo:
         """The queue, or QueueNotFound."""
         return await self._catalog.get(name)
+
+    def known_queue(self, name: str) -> QueueInfo | None:
+        """The queue, if it was looked up before; a call that uses it finds out if that is stale."""
+        return self._catalog.known(name)
 
     async def list_queues(self, prefix: str = "") -> list[QueueInfo]:
         """Queues by name."""
@@ -219,3 +228,97 @@ class Broker:
         raise InvalidArgument(
             f"{start.kind!r} is no start: use 'earliest', 'latest', 'offset' or 'time'."
         )
+
+    # -- accounts -------------------------------------------------------------------------------
+
+    async def account(self, command: str, arguments: dict[str, Any]) -> Any:
+        """Administer accounts: `command` is the name of a method of `Accounts`.
+
+        Answers plain values, without secrets but for that of a key just made.
+        """
+        return await _administer(self.accounts, command, arguments)
+
+
+def _describe(account: Account) -> dict[str, Any]:
+    """What may be told of an account: everything but its secrets and its password."""
+    return {
+        "id": account.id,
+        "name": account.name,
+        "created_ms": account.created_ms,
+        "password": account.password is not None,
+        "keys": [_describe_key(key) for key in by_age(account.keys.values())],
+        "grants": {queue: list(account.grants[queue]) for queue in sorted(account.grants)},
+        "requests_per_s": account.requests_per_s,
+        "bytes_max": account.bytes_max,
+    }
+
+
+def _describe_key(key: AccessKey) -> dict[str, Any]:
+    """What may be told of a key."""
+    return {
+        "id": key.id,
+        "created_ms": key.created_ms,
+        "roles": list(key.roles),
+        "active": key.active,
+    }
+
+
+class _Arguments(msgspec.Struct, forbid_unknown_fields=True):
+    """The arguments of all commands; each takes those of the method of its name."""
+
+    account: str = ""
+    name: str = ""
+    id: str | None = None
+    password: str | UnsetType | None = UNSET
+    key: str = ""
+    queue: str = ""
+    roles: list[str] | None = None
+    requests_per_s: float | UnsetType | None = UNSET
+    bytes_max: int | UnsetType | None = UNSET
+
+
+def _parse(command: str, arguments: dict[str, Any]) -> _Arguments:
+    try:
+        return msgspec.convert(arguments, _Arguments)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"The arguments of {command!r} are wrong: {error}.") from error
+
+
+async def _administer(accounts: Accounts, command: str, arguments: dict[str, Any]) -> Any:
+    """Carry out a command, perhaps from elsewhere; what may be told of the result."""
+    ask = _parse(command, arguments)
+    told: Any = None
+    match command:
+        case "create":
+            password = None if ask.password is UNSET else ask.password
+            account, key = await accounts.create(ask.name, account_id=ask.id, password=password)
+            told = {**_describe(account), "key": {**_describe_key(key), "secret": key.secret}}
+        case "list":
+            told = [_describe(account) for account in await accounts.list()]
+        case "get":
+            told = _describe(await accounts.get(ask.account))
+        case "delete":
+            await accounts.delete(ask.account)
+        case "add_key":
+            roles = ALL if ask.roles is None else ask.roles
+            key = await accounts.add_key(ask.account, roles)
+            told = {**_describe_key(key), "secret": key.secret}
+        case "revoke_key":
+            told = _describe_key(await accounts.revoke_key(ask.key))
+        case "grant":
+            told = _describe(await accounts.grant(ask.account, ask.queue, ask.roles or ()))
+        case "ungrant":
+            told = _describe(await accounts.ungrant(ask.account, ask.queue))
+        case "set_password":
+            if ask.password is UNSET:
+                raise InvalidArgument("Say which password; null takes it away.")
+            told = _describe(await accounts.set_password(ask.account, ask.password))
+        case "set_quota":
+            told = _describe(
+                await accounts.set_quota(
+                    ask.account, requests_per_s=ask.requests_per_s, bytes_max=ask.bytes_max
+                )
+            )
+        case _:
+            raise InvalidArgument(f"There is no command {command!r} on accounts.")
+    return told

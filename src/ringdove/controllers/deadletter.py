@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 PREFIX = "ringdove.dead."
 SOURCE = f"{PREFIX}queue"
 REASON = f"{PREFIX}reason"
+#: Where it was first stored (stripe and offset, as bytes), and how often it was received there.
+ORIGIN = f"{PREFIX}origin"
+RECEIVES = f"{PREFIX}receives"
 
 #: Messages that a redrive moves per step.
 _REDRIVE_STEP = 1_000
@@ -44,7 +47,8 @@ class DeadLetters:
     async def _received_too_often(self, info: QueueInfo, dead: list[Received]) -> None:
         for received in dead:
             reason = f"received {received.receives - 1} times without acknowledgement"
-            await self._move(info, received.receipt, received.delivered.blocks, reason)
+            blocks = received.delivered.blocks
+            await self._move(info, received.receipt, blocks, reason, received.receives - 1)
 
     async def bury(self, queue: str, receipt: Receipt, blocks: list[Block], reason: str) -> None:
         """Move leased messages to the dead-letter queue at once."""
@@ -57,7 +61,12 @@ class DeadLetters:
         await self._move(info, receipt, blocks, reason)
 
     async def _move(
-        self, info: QueueInfo, receipt: Receipt, blocks: list[Block], reason: str
+        self,
+        info: QueueInfo,
+        receipt: Receipt,
+        blocks: list[Block],
+        reason: str,
+        receives: int = 0,
     ) -> None:
         target = info.settings.dead_letter
         if target is None:
@@ -65,8 +74,10 @@ class DeadLetters:
         now_ms = self._sender.now_ms()
         extra = {SOURCE: info.name, REASON: reason, f"{PREFIX}at_ms": now_ms}
 
-        def explain(own: Attributes) -> Attributes:
-            return {**own, **extra}
+        def explain(own: Attributes, place: bytes) -> Attributes:
+            before = own.get(RECEIVES)
+            total = receives + (before if isinstance(before, int) else 0)
+            return {ORIGIN: place, **own, **extra, RECEIVES: total}
 
         for block in blocks:
             await self._copy(target, receipt, block, explain)
@@ -116,7 +127,11 @@ class DeadLetters:
         return received.receipt.hi - received.receipt.lo
 
     async def _copy(
-        self, queue: str, receipt: Receipt, block: Block, change: Callable[[Attributes], Attributes]
+        self,
+        queue: str,
+        receipt: Receipt,
+        block: Block,
+        change: Callable[[Attributes, bytes], Attributes],
     ) -> None:
         stripe = StripeId(receipt.queue, receipt.number, receipt.level)
         origin = stripe.key() + receipt.epoch.to_bytes(4, "big")
@@ -125,13 +140,16 @@ class DeadLetters:
             Outgoing(
                 bodies=block.bodies(),
                 keys=block.keys() if block.keyed else None,
-                attributes=[change(own) for own in block.attributes()],
+                attributes=[
+                    change(own, stripe.place(block.base + position))
+                    for position, own in enumerate(block.attributes())
+                ],
                 ids=[origin + o.to_bytes(8, "big") for o in range(block.base, block.end)],
                 sent_ms=block.sent_times_ms(),
             ),
         )
 
 
-def _own(attributes: Attributes) -> Attributes:
+def _own(attributes: Attributes, _place: bytes) -> Attributes:
     """The attributes that the sender gave."""
     return {name: value for name, value in attributes.items() if not name.startswith(PREFIX)}

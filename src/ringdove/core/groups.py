@@ -2,17 +2,18 @@
 
 Messages with one key hash form a *group*. A group has a list of waiting runs in offset order and
 counts the runs it has out (leased, or released and waiting for their time). It is ready when it has
-something waiting and nothing out; ready groups are in a heap by the offset of their head. So a
-group's next messages wait until its leased ones are done, and no group ever waits for another.
+something waiting and nothing out; ready groups are in a line, by when they became so. So a group's
+next messages wait until its leased ones are done, and no group ever waits for another, however many
+messages that has.
 
 Scanning looks at each message's key hash once: a message of a group that is not ready joins that
-group's list, any other is handed out at once. Delayed blocks hold the scan, because passing them
-would break order.
+group's list, any other is handed out at once. A small receive looks somewhat ahead, so that it gets
+the next messages of one group rather than one each of many. Delayed blocks hold the scan, because
+passing them would break order.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ class Group:
         self.key_hash = key_hash
         #: Runs leased, or released and not due yet.
         self.out = 0
-        #: Number of the group's valid entry in the heap of ready groups.
+        #: Number of the group's valid entry in the line of ready groups.
         self.place = 0
         self.waiting: deque[Run] = deque()
 
@@ -66,16 +67,26 @@ class KeyIndex(Index):
     ) -> None:
         super().__init__(settings, make_token, random, floor)
         self._groups: dict[int, Group] = {}
-        self._ready_groups: list[tuple[int, int, Group]] = []
+        self._ready_groups: deque[tuple[int, Group]] = deque()
 
     def _gather(
         self, want: int, now_ms: int, source: Source, tail: int, pieces: list[Run], dead: list[Run]
     ) -> bool:
-        while want > 0 and (group := self._pop_ready_group()) is not None:
-            want -= self._take(group, want, pieces, dead)
-            if len(dead) >= limits.PROMOTE_PER_CALL_MAX:
+        passed_left = limits.SCAN_PER_CALL_MAX
+        while True:
+            while want > 0 and (group := self._pop_ready_group()) is not None:
+                want -= self._take(group, want, pieces, dead)
+                if len(dead) >= limits.PROMOTE_PER_CALL_MAX:
+                    return False
+            if not 0 < want <= limits.LOOK_AHEAD:
+                return self._scan(want, now_ms, source, tail, pieces)
+            if passed_left <= 0:
                 return False
-        return self._scan(want, now_ms, source, tail, pieces)
+            start = self.scan
+            self._scan(limits.LOOK_AHEAD, now_ms, source, tail, None)
+            if self.scan == start:
+                return True
+            passed_left -= self.scan - start
 
     def _take(self, group: Group, want: int, pieces: list[Run], dead: list[Run]) -> int:
         """Lock a ready group and take up to `want` of its messages; answers how many."""
@@ -97,7 +108,10 @@ class KeyIndex(Index):
             taken += len(run)
         return taken
 
-    def _scan(self, want: int, now_ms: int, source: Source, tail: int, pieces: list[Run]) -> bool:
+    def _scan(
+        self, want: int, now_ms: int, source: Source, tail: int, pieces: list[Run] | None
+    ) -> bool:
+        """See Index. Without `pieces`, messages only join their groups: `want` of them."""
         passed_left = limits.SCAN_PER_CALL_MAX
         self._scan_due_ms = None
         mine: dict[int, Run] = {}
@@ -113,7 +127,10 @@ class KeyIndex(Index):
             stop = min(block.end, tail, self._holes[0][0] if self._holes else tail)
             stop = min(stop, start + passed_left)
             hashes = block.key_hashes()[start - block.base : stop - block.base].tolist()
-            want -= self._scan_block(start, hashes, want, mine, pieces)
+            if pieces is None:
+                want -= self._sort_block(start, hashes[:want])
+            else:
+                want -= self._scan_block(start, hashes, want, mine, pieces)
             passed_left -= self.scan - start
             if passed_left <= 0:
                 return want == 0
@@ -147,6 +164,21 @@ class KeyIndex(Index):
                 break
         self.scan = at
         return taken
+
+    def _sort_block(self, at: int, hashes: list[int]) -> int:
+        """Have the messages from offset `at` join their groups; answers how many they are."""
+        groups = self._groups
+        for key_hash in hashes:
+            group = groups.get(key_hash)
+            if group is None:
+                groups[key_hash] = group = Group(key_hash)
+                group.add(at, at + 1)
+                self._offer(group)
+            else:
+                group.add(at, at + 1)
+            at += 1
+        self.scan = at
+        return len(hashes)
 
     def _follow(self, run: Run, right: Run) -> None:
         """A part of a run that is out is out too; a part of a waiting one waits behind it."""
@@ -187,31 +219,31 @@ class KeyIndex(Index):
         self._offer(group)
 
     def _offer(self, group: Group) -> None:
-        """Put the group into the ready heap if nothing of it is out; forget it when it is empty."""
+        """Put the group in line if nothing of it is out; forget it when it is empty."""
         if group.out:
             return
         if not group.waiting:
             self._groups.pop(group.key_hash, None)
             return
         self._place = group.place = self._place + 1
-        heapq.heappush(self._ready_groups, (group.waiting[0].lo, group.place, group))
+        self._ready_groups.append((group.place, group))
 
     def _pop_ready_group(self) -> Group | None:
         while self._something_ready():
-            _, _, group = heapq.heappop(self._ready_groups)
+            _, group = self._ready_groups.popleft()
             group.place = 0
             return group
         return None
 
     def _something_ready(self) -> bool:
         while self._ready_groups:
-            _, place, group = self._ready_groups[0]
+            place, group = self._ready_groups[0]
             if group.place == place and not group.out:
                 self._clip(group)
                 if group.waiting:
                     return True
                 self._groups.pop(group.key_hash, None)
-            heapq.heappop(self._ready_groups)
+            self._ready_groups.popleft()
         return False
 
     def _clip(self, group: Group) -> None:

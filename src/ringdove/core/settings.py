@@ -77,6 +77,8 @@ class QueueSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dequeue_pause_ms: int = 100
     #: How long a message id is remembered.
     dedup_ms: int = 300_000
+    #: Free text by name: tags, and what a dialect such as SQS remembers of the queue.
+    notes: dict[str, str] = {}
 
     @classmethod
     def make(cls, /, **chosen: Any) -> QueueSettings:
@@ -204,6 +206,9 @@ def _range_refusals(settings: QueueSettings) -> list[str]:
     rate = settings.receive_rate_max
     if rate is not None and not (rate > 0 and math.isfinite(rate)):
         refusals.append(f"receive_rate_max is {rate}; it must be above 0. None means no limit.")
+    notes_bytes = sum(len(name) + len(text) for name, text in settings.notes.items())
+    if notes_bytes > limits.NOTES_BYTES_MAX:
+        refusals.append(f"notes have {notes_bytes} bytes; at most {limits.NOTES_BYTES_MAX} fit.")
     if settings.dead_letter is not None:
         try:
             check_name(settings.dead_letter, "dead-letter queue")

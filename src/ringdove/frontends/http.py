@@ -120,9 +120,7 @@ class HttpServer:
             (b"content-length", str(len(response.body)).encode()),
             *_SECURITY,
         ]
-        await send(
-            {"type": "http.response.start", "status": response.status, "headers": headers}
-        )
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
         body = b"" if scope["method"] == "HEAD" else response.body
         await send({"type": "http.response.body", "body": body})
 
@@ -151,7 +149,7 @@ class HttpServer:
             return await dialect(request, _Driver(self._runner, receive))
         except ClientGone:
             raise
-        except Exception:
+        except Exception:  # noqa: BLE001  one request must not end the server
             _log.exception("A request failed.")
             return _text(500, "The server failed; its log says why.")
 

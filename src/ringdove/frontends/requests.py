@@ -197,6 +197,11 @@ async def _position(broker: Broker, frame: Frame) -> Reply:
     return messages.encode(await broker.position(StripeId(*ask.stripe), Start(*ask.start))), []
 
 
+async def _account(broker: Broker, frame: Frame) -> Reply:
+    command, arguments = messages.decode(messages.Account, frame.meta)
+    return messages.encode(await broker.account(command, arguments)), []
+
+
 HANDLERS: dict[int, Handler] = {
     Verb.SEND: _send,
     Verb.ACKNOWLEDGE: _acknowledge,
@@ -216,4 +221,5 @@ HANDLERS: dict[int, Handler] = {
     Verb.UNSUBSCRIBE: _unsubscribe,
     Verb.READ: _read,
     Verb.POSITION: _position,
+    Verb.ACCOUNT: _account,
 }

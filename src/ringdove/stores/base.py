@@ -53,6 +53,10 @@ class StripeId(NamedTuple):
         """Eleven bytes that sort like the id."""
         return _STRIPE_KEY.pack(*self)
 
+    def place(self, offset: int) -> bytes:
+        """Names a message of the stripe, likewise."""
+        return self.key() + offset.to_bytes(8, "big")
+
     @classmethod
     def from_key(cls, key: bytes) -> StripeId:
         """The id whose key starts `key`."""

@@ -1,0 +1,149 @@
+"""The REST dialect: finds the route of a request, asks whether it is allowed, and answers.
+
+Nothing reaches the broker before the caller is known to be allowed, and nothing leaves but JSON:
+answers, or problems (problems.py). /v1/openapi.json describes every route, from the same table.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from ringdove.errors import NotAuthorized, RingdoveError
+from ringdove.frontends.exchange import ClientGone
+from ringdove.frontends.rest import leases, messages, openapi, problems, queues
+from ringdove.frontends.rest.problems import CrossSiteRefused, MethodNotAllowed, RouteNotFound
+from ringdove.frontends.rest.reading import read_json_body, read_query, segments
+from ringdove.frontends.rest.routes import Call, Role, Route, answer_raw
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from ringdove.controllers.broker import Broker
+    from ringdove.frontends.exchange import Drive, HttpRequest, HttpResponse
+
+    #: Raises NotAuthorized unless the caller may play a role ('send', 'receive' or 'manage') on a
+    #: queue; None stands for all queues.
+    Authorize = Callable[[HttpRequest, str | None, str], Awaitable[None]]
+
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+
+
+class RestApi:
+    """Answers the requests below /v1."""
+
+    def __init__(
+        self, broker: Broker, *, token: str | None = None, authorize: Authorize | None = None
+    ) -> None:
+        self._broker = broker
+        self._token = token
+        self.authorize = authorize
+        routes = [*ROUTES, openapi.route(self._describe)]
+        self._document = openapi.document(routes)
+        #: Methods by pattern; a part in braces stands for any name.
+        self._patterns: dict[tuple[str, ...], dict[str, Route]] = {}
+        for route in routes:
+            pattern = tuple(route.path.split("/")[1:])
+            self._patterns.setdefault(pattern, {})[route.method] = route
+
+    async def respond(self, request: HttpRequest, drive: Drive) -> HttpResponse:
+        """The answer to a request; every failure becomes a problem."""
+        try:
+            self._check_token(request)
+            _refuse_cross_site(request)
+            route, names = self._find(request)
+            return await self._call(route, names, request, drive)
+        except ClientGone:
+            raise
+        except NotAuthorized as error:
+            return problems.respond(error, 403 if self._identified(request) else 401)
+        except RingdoveError as error:
+            return problems.respond(error)
+        except Exception as error:  # noqa: BLE001  told to the client, and logged
+            return problems.respond(error)
+
+    async def _call(
+        self, route: Route, names: dict[str, str], request: HttpRequest, drive: Drive
+    ) -> HttpResponse:
+        async def check(queue: str | None, role: Role) -> None:
+            if self.authorize is not None:
+                await self.authorize(request, queue, role)
+
+        if route.role is not None:
+            await check(names.get("queue"), route.role)
+        query = read_query(route.query, request)
+        body = None if route.body is None else read_json_body(route.body, request)
+        return await route.handle(Call(self._broker, drive, request, names, query, body, check))
+
+    async def _describe(self, _: Call) -> HttpResponse:
+        return answer_raw(self._document)
+
+    def _check_token(self, request: HttpRequest) -> None:
+        """Refuse a caller without the server's token, if it has one; in constant time."""
+        if self._token is not None and not self._holds_token(request):
+            raise NotAuthorized("Give the server's token: Authorization: Bearer TOKEN.")
+
+    def _holds_token(self, request: HttpRequest) -> bool:
+        scheme, _, given = request.headers.get(b"authorization", b"").partition(b" ")
+        expected = (self._token or "").encode()
+        same = secrets.compare_digest(given.strip(), expected)
+        return same and scheme.lower() == b"bearer"
+
+    def _identified(self, request: HttpRequest) -> bool:
+        """Whether the caller said who it is, so that another word would not help."""
+        if self._token is not None and not self._holds_token(request):
+            return False
+        return b"authorization" in request.headers
+
+    def _find(self, request: HttpRequest) -> tuple[Route, dict[str, str]]:
+        parts = segments(request)
+        for pattern, methods in self._patterns.items():
+            names = _match(pattern, parts)
+            if names is None:
+                continue
+            method = "GET" if request.method == "HEAD" else request.method
+            if method in methods:
+                return methods[method], names
+            allowed = sorted({*methods, *(["HEAD"] if "GET" in methods else [])})
+            raise MethodNotAllowed(
+                f"{request.method} is not served here; use {' or '.join(allowed)}.", allowed
+            )
+        raise RouteNotFound(
+            "There is nothing under this path; /v1/openapi.json describes what there is."
+        )
+
+
+def _match(pattern: tuple[str, ...], parts: list[str]) -> dict[str, str] | None:
+    """The names that the path gives, if it has this pattern."""
+    if len(pattern) != len(parts):
+        return None
+    names = {}
+    for expected, part in zip(pattern, parts, strict=True):
+        if expected.startswith("{") and part:
+            names[expected[1:-1]] = part
+        elif expected != part:
+            return None
+    return names
+
+
+def _refuse_cross_site(request: HttpRequest) -> None:
+    """Refuse what a page of another site sends through the browser of somebody who may.
+
+    Browsers send simple POST requests anywhere, also to a server on this machine without a token.
+    They say so: in Sec-Fetch-Site, older ones in Origin.
+    """
+    if request.method in _SAFE_METHODS:
+        return
+    site = request.header(b"sec-fetch-site")
+    origin = request.header(b"origin")
+    if site:
+        foreign = site not in ("same-origin", "none")
+    else:
+        foreign = bool(origin) and urlsplit(origin).netloc != request.header(b"host")
+    if foreign:
+        raise CrossSiteRefused("Requests from pages of another site are not taken.")
+
+
+#: Everything below /v1 but what describes it.
+ROUTES: list[Route] = [*queues.ROUTES, *messages.ROUTES, *leases.ROUTES]

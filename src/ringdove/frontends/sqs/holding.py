@@ -1,0 +1,123 @@
+"""What a receiver does with messages it holds: DeleteMessage, ChangeMessageVisibility, batches."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+from ringdove.core.receipt import Receipt
+from ringdove.errors import InvalidArgument, ReceiptStale, RingdoveError
+from ringdove.frontends.sqs.translate import batch_reply, failure
+from ringdove.protocol.sqs import rules
+from ringdove.protocol.sqs.errors import SqsError, invalid_value
+from ringdove.protocol.sqs.shapes import need
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringdove.controllers.broker import Broker
+    from ringdove.frontends.exchange import Drive
+    from ringdove.frontends.sqs.view import QueueView
+    from ringdove.protocol.sqs import shapes
+
+
+def _receipt(queue: QueueView, handle: str) -> Receipt:
+    try:
+        receipt = Receipt.decode(base64.b64decode(handle, validate=True))
+    except (ValueError, InvalidArgument):
+        receipt = None
+    if receipt is None or receipt.queue != queue.id:
+        raise SqsError(
+            "ReceiptHandleIsInvalid",
+            f'The input receipt handle "{handle}" is not a valid receipt handle.',
+        )
+    return receipt
+
+
+async def delete(
+    broker: Broker, drive: Drive, queue: QueueView, ask: shapes.Held
+) -> dict[str, Any] | None:
+    """See DeleteMessage of the API."""
+    handle = need(ask.receipt_handle, "ReceiptHandle")
+    [answer] = await drive(broker.acknowledge([_receipt(queue, handle)]))
+    _check_deleted(queue, handle, answer)
+    return None
+
+
+def _check_deleted(queue: QueueView, handle: str, answer: int | RingdoveError) -> None:
+    if isinstance(answer, ReceiptStale):
+        if queue.fifo:
+            raise invalid_value(handle, "ReceiptHandle", "The receipt handle has expired.")
+    elif isinstance(answer, RingdoveError):
+        raise answer
+
+
+async def delete_batch(
+    broker: Broker, drive: Drive, queue: QueueView, ask: shapes.HeldBatch
+) -> dict[str, Any]:
+    """See DeleteMessageBatch of the API."""
+    entries = ask.entries or []
+    rules.check_entries(entries, "DeleteMessageBatch")
+    receipts, failed = _receipts(queue, entries)
+    answers = await drive(broker.acknowledge(list(receipts.values())))
+    handles = {entry.id: entry.receipt_handle for entry in entries}
+    successful = []
+    for name, answer in zip(receipts, answers, strict=True):
+        try:
+            _check_deleted(queue, handles[name] or "", answer)
+            successful.append({"Id": name})
+        except SqsError as error:
+            failed.append(failure(name, error))
+    return batch_reply(successful, failed)
+
+
+def _receipts(
+    queue: QueueView, entries: Sequence[shapes.Held]
+) -> tuple[dict[str, Receipt], list[dict[str, Any]]]:
+    receipts: dict[str, Receipt] = {}
+    failed = []
+    for entry in entries:
+        name = entry.id or ""
+        try:
+            receipts[name] = _receipt(queue, need(entry.receipt_handle, "ReceiptHandle"))
+        except SqsError as error:
+            failed.append(failure(name, error))
+    return receipts, failed
+
+
+async def change_visibility(
+    broker: Broker, drive: Drive, queue: QueueView, ask: shapes.Held
+) -> dict[str, Any] | None:
+    """See ChangeMessageVisibility of the API."""
+    handle: str = need(ask.receipt_handle, "ReceiptHandle")
+    seconds: int = need(ask.visibility_timeout, "VisibilityTimeout")
+    rules.check_visibility(seconds)
+    receipt = _receipt(queue, handle)
+    change = broker.extend([receipt], seconds * 1000) if seconds else broker.release([receipt], 0)
+    [answer] = await drive(change)
+    if isinstance(answer, RingdoveError) and not isinstance(answer, ReceiptStale):
+        raise answer
+    if not isinstance(answer, int) or not answer:
+        raise invalid_value(
+            handle,
+            "ReceiptHandle",
+            "Message does not exist or is not available for visibility timeout change.",
+        )
+    return None
+
+
+async def change_visibility_batch(
+    broker: Broker, drive: Drive, queue: QueueView, ask: shapes.HeldBatch
+) -> dict[str, Any]:
+    """See ChangeMessageVisibilityBatch of the API."""
+    entries = ask.entries or []
+    rules.check_entries(entries, "ChangeMessageVisibilityBatch")
+    successful, failed = [], []
+    for entry in entries:
+        name = entry.id or ""
+        try:
+            await change_visibility(broker, drive, queue, entry)
+            successful.append({"Id": name})
+        except SqsError as error:
+            failed.append(failure(name, error))
+    return batch_reply(successful, failed)

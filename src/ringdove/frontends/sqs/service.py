@@ -1,0 +1,342 @@
+"""The SQS endpoint: finds out what is asked, by whom and in which protocol; has it done; answers.
+
+    POST /                     X-Amz-Target: AmazonSQS.ACTION, JSON in and out
+    POST / or /ACCOUNT/QUEUE   a form with Action=..., XML out
+    GET  / or /ACCOUNT/QUEUE   the same in the query string
+
+While no account exists, anybody may do anything, whatever he signs with: twelve digits as access
+key choose an account. As soon as there are accounts, every request must be signed by one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from ringdove.controllers.accounts import DEFAULT_ACCOUNT, Quotas, may, owner_of
+from ringdove.errors import (
+    InvalidArgument,
+    NotAuthorized,
+    QueueFull,
+    QueueNotFound,
+    RingdoveError,
+    SettingsRefused,
+    StoreUnavailable,
+)
+from ringdove.frontends.exchange import HttpResponse
+from ringdove.frontends.sqs import holding, receiving, sending
+from ringdove.frontends.sqs.moves import Moves, handle_of
+from ringdove.frontends.sqs.queues import Queues, may_see
+from ringdove.frontends.sqs.translate import as_uuid
+from ringdove.frontends.sqs.view import Caller, QueueView, find_queue
+from ringdove.protocol import sigv4
+from ringdove.protocol.sqs import wire
+from ringdove.protocol.sqs.errors import SqsError, no_queue
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from ringdove.controllers.accounts import AccessKey, Account
+    from ringdove.controllers.broker import Broker
+    from ringdove.frontends.exchange import Drive, HttpRequest
+    from ringdove.protocol.sqs.shapes import Shape
+
+_log = logging.getLogger(__name__)
+
+_TARGET = b"AmazonSQS."
+_REGION = "us-east-1"
+_CREDENTIAL = re.compile(
+    rb"Credential=([A-Za-z0-9_-]{1,128})(?:/|%2F)\d{8}(?:/|%2F)([a-z0-9-]{1,32})(?:/|%2F)"
+)
+_QUEUE_PATH = re.compile(r"/(?:queue/[a-z0-9-]+/)?\d{12}/[^/]+/?")
+
+#: What a caller must be allowed for an action; the others need `manage`.
+_ROLES = {
+    "SendMessage": "send",
+    "SendMessageBatch": "send",
+    "ReceiveMessage": "receive",
+    "DeleteMessage": "receive",
+    "DeleteMessageBatch": "receive",
+    "ChangeMessageVisibility": "receive",
+    "ChangeMessageVisibilityBatch": "receive",
+}
+
+#: Actions that tell of a queue and change nothing: any role will do.
+_HARMLESS = ("GetQueueUrl", "GetQueueAttributes", "ListQueues", "ListQueueTags")
+
+
+class SqsService:
+    """See the module."""
+
+    def __init__(self, broker: Broker, *, token: str | None = None, strict: bool = False) -> None:
+        self._broker = broker
+        self._accounts = broker.accounts
+        #: The server's token: where there is one, nobody is let in without an account.
+        self._token = token
+        self._quotas = Quotas()
+        self._queues = Queues(broker, strict=strict)
+        self.moves = Moves(broker)
+        self._views: dict[str, QueueView] = {}
+        self._on_queue = self._queue_actions()
+
+    # -- HTTP -----------------------------------------------------------------------------------
+
+    async def respond(self, request: HttpRequest, drive: Drive) -> HttpResponse:
+        """The dialect, for the HTTP server."""
+        request_id = as_uuid(os.urandom(16).hex())
+        target = request.headers.get(b"x-amz-target")
+        if target is not None:
+            return await self._respond_json(request, drive, target, request_id)
+        return await self._respond_query(request, drive, request_id)
+
+    async def _respond_json(
+        self, request: HttpRequest, drive: Drive, target: bytes, request_id: str
+    ) -> HttpResponse:
+        headers = (
+            (b"content-type", b"application/x-amz-json-1.0"),
+            (b"x-amzn-requestid", request_id.encode()),
+        )
+        try:
+            action = target.removeprefix(_TARGET).decode("latin-1")
+            ask = wire.from_json(action, request.body)
+            reply = await self._do(request, drive, action, ask)
+        except SqsError as error:
+            blame = "Sender" if error.sender else "Receiver"
+            legacy = (b"x-amzn-query-error", f"{error.legacy};{blame}".encode())
+            return HttpResponse(error.status, wire.error_to_json(error), (*headers, legacy))
+        return HttpResponse(200, wire.to_json(reply), headers)
+
+    async def _respond_query(
+        self, request: HttpRequest, drive: Drive, request_id: str
+    ) -> HttpResponse:
+        json = request.header(b"accept").startswith("application/json")
+        kind = b"application/json" if json else b"text/xml"
+        headers = ((b"content-type", kind), (b"x-amzn-requestid", request_id.encode()))
+        try:
+            fields = wire.parse_fields(request.query)
+            if request.body and b"form" in request.headers.get(b"content-type", b""):
+                fields |= wire.parse_fields(request.body)
+            action = fields.get("Action", "")
+            if not action:
+                body = b"<UnknownOperationException/>\n"
+                return HttpResponse(404, body, ((b"content-type", b"text/xml"), headers[1]))
+            if action in ("CreateQueue", "ListQueues") and _QUEUE_PATH.fullmatch(request.path):
+                raise wire.invalid_action(action)
+            ask = wire.from_fields(action, fields)
+            reply = await self._do(request, drive, action, ask)
+        except SqsError as error:
+            encode_error = wire.error_to_query_json if json else wire.error_to_xml
+            return HttpResponse(error.status, encode_error(error, request_id), headers)
+        encode = wire.to_query_json if json else wire.to_xml
+        return HttpResponse(200, encode(action, reply, request_id), headers)
+
+    # -- who and what ---------------------------------------------------------------------------
+
+    async def _do(
+        self, request: HttpRequest, drive: Drive, action: str, ask: Shape
+    ) -> dict[str, Any] | None:
+        try:
+            caller = await self._caller(request)
+            return await self._act(drive, caller, action, ask)
+        except sigv4.SignatureRefused as refusal:
+            raise SqsError(refusal.code, refusal.message) from None
+        except QueueNotFound:
+            raise no_queue() from None
+        except RingdoveError as error:
+            raise _translated(error) from error
+
+    async def _caller(self, request: HttpRequest) -> Caller:
+        host = request.header(b"host") or "localhost"
+        base = f"{request.scheme}://{host}"
+        path = request.path if _QUEUE_PATH.fullmatch(request.path) else ""
+        trace = request.header(b"x-amzn-trace-id")
+        if self._token is None and not await self._accounts.configured():
+            account, region = _claimed(request)
+            return Caller(account, region, base, path_queue=path, trace=trace)
+        own, key, region = await self._verified(request)
+        return Caller(own.id, region, base, own, key, path, trace)
+
+    async def _verified(self, request: HttpRequest) -> tuple[Account, AccessKey, str]:
+        claim = sigv4.find(request.headers, request.query)
+        if claim is None:
+            raise SqsError(
+                "MissingAuthenticationToken",
+                "The request has no signature: sign it with a key of an account "
+                "(ringdove account create NAME).",
+            )
+        found = await self._accounts.find_key(claim.key)
+        if found is None or not found[1].active:
+            raise SqsError(
+                "InvalidClientTokenId", "The security token included in the request is invalid."
+            )
+        account, key = found
+        now_ms = self._broker.store.clock.now_ms()
+        sigv4.verify(
+            claim,
+            key.secret,
+            method=request.method,
+            raw_path=request.raw_path,
+            query=request.query,
+            headers=request.headers,
+            body=request.body,
+            now_s=now_ms / 1000,
+        )
+        if not self._quotas.take(account, now_ms):
+            raise SqsError(
+                "RequestThrottled", f"The account may send {account.requests_per_s} requests/s."
+            )
+        return account, key, claim.region
+
+    async def _act(
+        self, drive: Drive, caller: Caller, action: str, ask: Shape
+    ) -> dict[str, Any] | None:
+        on_queue = self._on_queue.get(action)
+        if on_queue is None:
+            return await self._without_queue(drive, caller, action, ask)
+        full = find_queue(caller, getattr(ask, "queue_url", None))
+        queue = await self._view(drive, caller, full)
+        if caller.own is not None:
+            self._authorize(caller, queue, action)
+            if _ROLES.get(action) == "send":
+                await self._check_storage(drive, caller)
+        return await on_queue(drive, caller, queue, ask)
+
+    async def _without_queue(
+        self, drive: Drive, caller: Caller, action: str, ask: Any
+    ) -> dict[str, Any] | None:
+        if caller.own is not None and caller.key is not None:
+            role = "manage" if action not in _HARMLESS else ""
+            if role and role not in caller.key.roles:
+                raise _denied(action)
+        if action == "CreateQueue":
+            return await drive(self._queues.create(caller, ask))
+        if action == "GetQueueUrl":
+            return await drive(self._queues.url(caller, ask))
+        if action == "ListQueues":
+            return await drive(self._queues.find(caller, ask))
+        return await self._move(caller, action, ask)
+
+    async def _move(self, caller: Caller, action: str, ask: Any) -> dict[str, Any]:
+        if action == "StartMessageMoveTask":
+            self._authorize_arns(caller, action, ask.source_arn, ask.destination_arn)
+            return await self.moves.start(ask)
+        if action == "CancelMessageMoveTask":
+            self._authorize_arns(caller, action, handle_of(ask).source_arn)
+            return await self.moves.cancel(ask)
+        self._authorize_arns(caller, action, ask.source_arn)
+        return await self.moves.find(ask)
+
+    async def _view(self, drive: Drive, caller: Caller, full: str) -> QueueView:
+        info = self._broker.known_queue(full)
+        if info is None:
+            try:
+                info = await drive(self._broker.get_queue(full))
+            except QueueNotFound:
+                self._views.pop(full, None)
+                if caller.own is not None and owner_of(full)[0] != caller.account:
+                    raise _denied("") from None  # Whether it exists is nobody else's business.
+                raise
+        view = self._views.get(full)
+        if view is None or view.info is not info:
+            if len(self._views) >= _VIEWS_MAX:
+                self._views.clear()
+            view = self._views[full] = QueueView(info)
+        return view
+
+    def _authorize(self, caller: Caller, queue: QueueView, action: str) -> None:
+        own, key = caller.own, caller.key
+        if own is None or key is None:
+            return
+        owner = owner_of(queue.name)[0]
+        role = _ROLES.get(action, "manage")
+        roles = key.roles if action in _HARMLESS else (role,)
+        if any(may(own, key, owner, queue.name, each) for each in roles):
+            return
+        plain = action.removesuffix("Batch")
+        if owner != own.id and role in key.roles and may_see(caller, queue.info, plain):
+            return
+        raise _denied(action)
+
+    def _authorize_arns(self, caller: Caller, action: str, *arns: str | None) -> None:
+        for arn in arns:
+            if caller.own is not None and arn and f":{caller.account}:" not in arn:
+                raise _denied(action)
+
+    async def _check_storage(self, drive: Drive, caller: Caller) -> None:
+        """Refuse a send beyond the bytes that an account may store."""
+        if caller.own is None or caller.own.bytes_max is None:
+            return
+        prefix = "" if caller.account == DEFAULT_ACCOUNT else f"{caller.account}."
+        total = 0
+        for info in await drive(self._broker.list_queues(prefix)):
+            if owner_of(info.name)[0] == caller.account:
+                total += (await drive(self._broker.queue_stats(info.name))).nbytes
+        if total >= caller.own.bytes_max:
+            raise SqsError(
+                "OverLimit",
+                f"The account stores {total} bytes and may store {caller.own.bytes_max}.",
+            )
+
+    def _queue_actions(self) -> dict[str, Callable[..., Awaitable[dict[str, Any] | None]]]:
+        """What is done to one queue, by action; each gets drive, caller, queue and request."""
+        broker, queues = self._broker, self._queues
+        return {
+            "SendMessage": lambda d, c, q, a: sending.send(broker, d, c, q, a),
+            "SendMessageBatch": lambda d, c, q, a: sending.send_batch(broker, d, c, q, a),
+            "ReceiveMessage": lambda d, c, q, a: receiving.receive(broker, d, c, q, a),
+            "DeleteMessage": lambda d, _, q, a: holding.delete(broker, d, q, a),
+            "DeleteMessageBatch": lambda d, _, q, a: holding.delete_batch(broker, d, q, a),
+            "ChangeMessageVisibility": (
+                lambda d, _, q, a: holding.change_visibility(broker, d, q, a)
+            ),
+            "ChangeMessageVisibilityBatch": (
+                lambda d, _, q, a: holding.change_visibility_batch(broker, d, q, a)
+            ),
+            "GetQueueAttributes": lambda d, c, q, a: d(queues.attributes(c, q, a)),
+            "SetQueueAttributes": lambda d, c, q, a: d(queues.change(c, q, a)),
+            "ListDeadLetterSourceQueues": lambda d, c, q, a: d(queues.sources(c, q, a)),
+            "AddPermission": lambda d, c, q, a: d(queues.permit(c, q, a)),
+            "RemovePermission": lambda d, _, q, a: d(queues.forbid(q, a)),
+            "TagQueue": lambda d, _, q, a: d(queues.tag(q, a)),
+            "UntagQueue": lambda d, _, q, a: d(queues.untag(q, a)),
+            "ListQueueTags": lambda d, _, q, __: d(queues.tags(q)),
+            "PurgeQueue": lambda d, _, q, __: d(queues.purge(q)),
+            "DeleteQueue": lambda d, _, q, __: d(queues.delete(q)),
+        }
+
+
+def _claimed(request: HttpRequest) -> tuple[str, str]:
+    """Account and region that a request claims, believed without a look at its signature."""
+    found = _CREDENTIAL.search(request.headers.get(b"authorization", b"") or request.query)
+    if found is None:
+        return DEFAULT_ACCOUNT, _REGION
+    key, region = found[1].decode("latin-1"), found[2].decode("latin-1")
+    return key if len(key) == 12 and key.isdecimal() else DEFAULT_ACCOUNT, region
+
+
+def _denied(action: str) -> SqsError:
+    what = f" to do {action}" if action else ""
+    return SqsError("AccessDeniedException", f"Access to the resource is denied{what}.")
+
+
+def _translated(error: RingdoveError) -> SqsError:
+    """What the API says for an error of the broker."""
+    text = str(error)
+    if isinstance(error, SettingsRefused):
+        return SqsError("InvalidAttributeValue", text)
+    if isinstance(error, InvalidArgument):
+        return SqsError("InvalidParameterValueException", text)
+    if isinstance(error, QueueFull):
+        return SqsError("OverLimit", text)
+    if isinstance(error, NotAuthorized):
+        return SqsError("AccessDeniedException", text)
+    if isinstance(error, StoreUnavailable):
+        return SqsError("ServiceUnavailable", text)
+    _log.error("A request failed.", exc_info=error)
+    return SqsError("InternalFailure", "The server failed; its log says why.")
+
+
+#: Queues whose settings are kept worked out.
+_VIEWS_MAX = 10_000
