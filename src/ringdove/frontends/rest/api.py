@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from ringdove.errors import NotAuthorized, RingdoveError
 from ringdove.frontends.exchange import ClientGone
@@ -140,7 +139,7 @@ def _refuse_cross_site(request: HttpRequest) -> None:
     if site:
         foreign = site not in ("same-origin", "none")
     else:
-        foreign = bool(origin) and urlsplit(origin).netloc != request.header(b"host")
+        foreign = bool(origin) and origin.partition("://")[2] != request.header(b"host")
     if foreign:
         raise CrossSiteRefused("Requests from pages of another site are not taken.")
 

@@ -41,7 +41,7 @@ _REASONS = {
 }
 
 #: What a queue or subscription may be called.
-_NAME = {
+NAME = {
     "type": "string",
     "pattern": "^[A-Za-z0-9_][A-Za-z0-9_.-]*$",
     "minLength": 1,
@@ -87,7 +87,7 @@ def document(routes: Iterable[Route]) -> bytes:
 
 def _path_item(path: str) -> dict[str, Any]:
     names = re.findall(r"{(\w+)}", path)
-    parameters = [{"name": name, "in": "path", "required": True, "schema": _NAME} for name in names]
+    parameters = [{"name": name, "in": "path", "required": True, "schema": NAME} for name in names]
     return {"parameters": parameters} if parameters else {}
 
 
@@ -180,7 +180,11 @@ def _components(routes: Iterable[Route]) -> dict[str, Any]:
     }
     message["oneOf"] = [
         {"required": ["body"], "properties": {"body_base64": {"type": "null"}}},
-        {"required": ["body_base64"], "properties": {"body_base64": {"type": "string"}}},
+        {
+            "required": ["body_base64"],
+            "properties": {"body_base64": {"type": "string"}},
+            "not": {"required": ["body"]},
+        },
     ]
     return found
 
