@@ -23,8 +23,10 @@ import structlog
 
 from ringdove.controllers.broker import Broker
 from ringdove.errors import InvalidArgument, StoreUnavailable
+from ringdove.frontends.access import Access
 from ringdove.frontends.http import HttpServer
 from ringdove.frontends.native import NativeServer
+from ringdove.frontends.rest.api import RestApi
 from ringdove.frontends.sqs.service import SqsService
 from ringdove.stores.embedded import EmbeddedStore
 from ringdove.stores.memory import MemoryStore
@@ -100,8 +102,12 @@ class Server:
                 await self._native.listen_unix(Path(config.unix))
             if config.http >= 0:
                 self._http = HttpServer(self._broker, self._native)
-                self._sqs = SqsService(self._broker, token=config.token, strict=config.sqs_strict)
+                access = Access(self._broker, config.token)
+                self._sqs = SqsService(self._broker, access, strict=config.sqs_strict)
                 self._http.dialects[""] = self._sqs.respond
+                self._http.dialects["v1"] = RestApi(
+                    self._broker, authorize=access.authorize
+                ).respond
                 await self._sqs.moves.resume()
                 self.http_port = await self._http.listen(config.host, config.http, tls)
                 self._http.ready = True

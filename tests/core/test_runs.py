@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from core.samples import untimed
-from ringdove.core.runs import LEASED, READY, WAITING, DoneSet, Run
+from ringdove.core import runs
+from ringdove.core.runs import LEASED, READY, WAITING, DoneSet, Heirs, Run
 
 UNIVERSE = 60
 
@@ -185,3 +186,23 @@ def test_a_run_says_in_words_what_it_is(state, word):
     run = Run(3, 8, receives=2)
     run.state = state
     assert repr(run) == f"Run(3..8, {word}, receives=2)"
+
+
+def test_an_heir_is_found_through_every_lease_in_between():
+    heirs = Heirs()
+    heirs.note(1, 2)
+    heirs.note(1, 3)
+    heirs.note(3, 4)
+    leases = {2: [Run(0, 5, 2)], 4: [Run(5, 9, 4)]}
+    assert [heirs.find(1, offset, leases) for offset in (0, 4, 5, 8)] == [2, 2, 4, 4]
+    assert heirs.find(1, 9, leases) == 1
+    assert heirs.find(7, 0, leases) == 7
+
+
+def test_heirs_are_remembered_within_a_bound(monkeypatch):
+    monkeypatch.setattr(runs, "_HEIRS_MAX", 3)
+    heirs = Heirs()
+    for token in range(1, 5):
+        heirs.note(token, token + 1)
+    leases = {5: [Run(0, 1, 5)]}
+    assert [heirs.find(token, 0, leases) for token in (1, 3)] == [1, 5]

@@ -29,6 +29,7 @@ def serve(
     tls_key: str | None = None,
     tls_client_ca: str | None = None,
     insecure: Flag = False,
+    sqs_strict: Flag = False,
     memory: Flag = False,
     log: Literal["text", "json"] = "text",
     json: JsonFlag = False,
@@ -48,7 +49,7 @@ def serve(
     port
         Port of the native protocol, by default 7117; 0 for any free one, -1 for none.
     http
-        Port of HTTP (/metrics, /healthz, /readyz), by default 9324; 0 and -1 likewise.
+        Port of HTTP (SQS, REST, /metrics, /healthz, /readyz), by default 9324; 0 and -1 likewise.
     unix
         Path of a unix socket for the native protocol.
     token
@@ -61,6 +62,8 @@ def serve(
         File with the authority whose clients alone may connect.
     insecure
         Allow an address that others can reach without a token and TLS.
+    sqs_strict
+        Keep to SQS's waiting times too: one purge of a queue per minute.
     memory
         Keep queues in memory only; they vanish with the server.
     log
@@ -74,7 +77,8 @@ def serve(
     chosen: dict[str, Any] = {
         "host": host, "port": port, "http": http, "unix": unix, "token": token,
         "tls_cert": tls_cert, "tls_key": tls_key, "tls_client_ca": tls_client_ca,
-        "insecure": insecure or None, "memory": memory or None,
+        "insecure": insecure or None, "sqs_strict": sqs_strict or None,
+        "memory": memory or None,
         "data": None if memory else str(session.directory()),
     }  # fmt: skip
     _set_up_log(log)
@@ -84,7 +88,11 @@ def serve(
             emit_json({"host": server.config.host, "port": server.port, "http": server.http_port})
             sys.stdout.flush()
         else:
-            say(f"Serving on ringdove://{server.config.host}:{server.port}; Ctrl-C ends.")
+            host, secure = server.config.host, server.config.tls_cert is not None
+            say(f"Serving on ringdove{'s' * secure}://{host}:{server.port}")
+            if server.http_port >= 0:
+                say(f"SQS and REST on http{'s' * secure}://{host}:{server.http_port}")
+            say("Ctrl-C ends.")
 
     run_server(server_config(chosen), ready)
 

@@ -158,19 +158,23 @@ class Broker:
         """Lease messages."""
         return self.dequeuer.receive(queue, subscription, max, wait_s, lease_ms)
 
-    async def acknowledge(self, receipts: Sequence[Receipt]) -> list[int | ClientError]:
-        """Mark messages done."""
-        return await self.dequeuer.acknowledge(receipts)
+    async def acknowledge(
+        self, receipts: Sequence[Receipt], *, earlier: bool = False
+    ) -> list[int | ClientError]:
+        """Mark messages done; see Dequeuer for `earlier`."""
+        return await self.dequeuer.acknowledge(receipts, earlier=earlier)
 
-    async def extend(self, receipts: Sequence[Receipt], lease_ms: int) -> list[int | ClientError]:
+    async def extend(
+        self, receipts: Sequence[Receipt], lease_ms: int, *, earlier: bool = False
+    ) -> list[int | ClientError]:
         """Keep messages leased."""
-        return await self.dequeuer.extend(receipts, lease_ms)
+        return await self.dequeuer.extend(receipts, lease_ms, earlier=earlier)
 
     async def release(
-        self, receipts: Sequence[Receipt], delay_ms: int | None
+        self, receipts: Sequence[Receipt], delay_ms: int | None, *, earlier: bool = False
     ) -> list[int | ClientError]:
         """Give messages back."""
-        return await self.dequeuer.release(receipts, delay_ms)
+        return await self.dequeuer.release(receipts, delay_ms, earlier=earlier)
 
     async def bury(self, queue: str, receipt: Receipt, blocks: list[Block], reason: str) -> None:
         """Move leased messages to the dead-letter queue."""

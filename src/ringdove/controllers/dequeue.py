@@ -245,34 +245,47 @@ class Dequeuer:
 
     # -- settling -------------------------------------------------------------------------------
 
-    async def acknowledge(self, receipts: Sequence[Receipt]) -> list[int | ClientError]:
-        """Mark messages done. Per receipt: how many, or why it is refused."""
+    async def acknowledge(
+        self, receipts: Sequence[Receipt], *, earlier: bool = False
+    ) -> list[int | ClientError]:
+        """Mark messages done. Per receipt: how many, or why it is refused.
+
+        Here and below, `earlier` receipts count as well: those from before a message of a loose
+        queue was leased again.
+        """
         return await self._settle(
-            receipts, lambda s, sub, claims: self._store.acknowledge(s, sub, claims, 0)
+            receipts, lambda s, sub, claims: self._store.acknowledge(s, sub, claims, 0), earlier
         )
 
-    async def extend(self, receipts: Sequence[Receipt], lease_ms: int) -> list[int | ClientError]:
+    async def extend(
+        self, receipts: Sequence[Receipt], lease_ms: int, *, earlier: bool = False
+    ) -> list[int | ClientError]:
         """Keep messages leased for `lease_ms` from now."""
         if not 0 < lease_ms <= limits.DURATION_MS_MAX:
             raise InvalidArgument(f"lease_ms is {lease_ms}; it must be above 0.")
         return await self._settle(
-            receipts, lambda s, sub, claims: self._store.extend(s, sub, claims, lease_ms, 0)
+            receipts,
+            lambda s, sub, claims: self._store.extend(s, sub, claims, lease_ms, 0),
+            earlier,
         )
 
     async def release(
-        self, receipts: Sequence[Receipt], delay_ms: int | None = None
+        self, receipts: Sequence[Receipt], delay_ms: int | None = None, *, earlier: bool = False
     ) -> list[int | ClientError]:
         """Give messages back after `delay_ms`, by default after the queue's back-off."""
         if delay_ms is not None and not 0 <= delay_ms <= limits.DURATION_MS_MAX:
             raise InvalidArgument(f"delay_ms is {delay_ms}; it must be 0 or more.")
         return await self._settle(
-            receipts, lambda s, sub, claims: self._store.release(s, sub, claims, delay_ms, 0)
+            receipts,
+            lambda s, sub, claims: self._store.release(s, sub, claims, delay_ms, 0),
+            earlier,
         )
 
     async def _settle(
         self,
         receipts: Sequence[Receipt],
         act: Callable[[StripeId, str, list[Claim]], Awaitable[list[int | ClientError]]],
+        earlier: bool,  # noqa: FBT001
     ) -> list[int | ClientError]:
         """One store call per stripe and subscription; answers in the order of the receipts."""
         groups: dict[tuple[StripeId, str], list[int]] = {}
@@ -282,8 +295,8 @@ class Dequeuer:
         answers: list[int | ClientError] = [0] * len(receipts)
         for (stripe, subscription), positions in groups.items():
             claims = [
-                Claim(receipts[p].epoch, receipts[p].token, receipts[p].lo, receipts[p].hi)
-                for p in positions
+                Claim(own.epoch, own.token, own.lo, own.hi, earlier)
+                for own in (receipts[p] for p in positions)
             ]
             for position, answer in zip(
                 positions, await act(stripe, subscription, claims), strict=True

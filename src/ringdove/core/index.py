@@ -37,6 +37,7 @@ from ringdove.core.runs import (
     READY,
     WAITING,
     DoneSet,
+    Heirs,
     IndexChanges,
     Leased,
     LeasedRun,
@@ -77,6 +78,7 @@ class Index:
         self._saved_floor = -1
         self._holes: deque[tuple[int, int]] = deque()
         self._changed_tokens: set[int] = set()
+        self._heirs = Heirs()
         self._scan_due_ms: int | None = None
         #: How often the subscription was claimed for streaming, and by whom now (core/stripe.py).
         self.fence = 0
@@ -192,6 +194,10 @@ class Index:
             self._wait(run, now_ms + wait_ms)
             count += run.hi - run.lo
         return count
+
+    def heir(self, token: int, offset: int) -> int:
+        """The lease that holds a message now which `token` has held; `token` if none is known."""
+        return token if self.settings.ordered else self._heirs.find(token, offset, self._leases)
 
     # -- positions ------------------------------------------------------------------------------
 
@@ -421,9 +427,10 @@ class Index:
 
     def _hand_out(self, run: Run, now_ms: int, until_ms: int) -> LeasedRun:
         """Turn a gathered run into a lease under a new token."""
+        token = self._make_token()
         if run.token:
             self._forget(run)
-        token = self._make_token()
+            self._heirs.note(run.token, token)
         run.token = token
         run.receives += 1
         run.first_ms = run.first_ms or now_ms

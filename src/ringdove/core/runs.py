@@ -216,3 +216,33 @@ class IndexChanges(NamedTuple):
     done: dict[int, int | None]
     #: Runs by lease token; None where the lease is gone.
     leases: dict[int, list[RunRecord] | None]
+
+
+class Heirs:
+    """Which leases have taken over the messages of an earlier one.
+
+    A memory, no more: it is bounded, and gone after a restart.
+    """
+
+    def __init__(self) -> None:
+        self._later: dict[int, list[int]] = {}
+
+    def note(self, token: int, later: int) -> None:
+        """Messages that `token` held are held by `later`."""
+        if len(self._later) >= _HEIRS_MAX:
+            del self._later[next(iter(self._later))]
+        self._later.setdefault(token, []).append(later)
+
+    def find(self, token: int, offset: int, leases: dict[int, list[Run]]) -> int:
+        """The lease that holds a message now which `token` has held; `token` if none is known."""
+        chain = [token]
+        for known in chain:
+            if any(run.lo <= offset < run.hi for run in leases.get(known, ())):
+                return known
+            if len(chain) < _HEIRS_MAX:
+                chain += self._later.get(known, ())
+        return token
+
+
+#: Leases that were taken over and are remembered.
+_HEIRS_MAX = 10_000

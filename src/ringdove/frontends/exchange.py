@@ -48,5 +48,5 @@ class Drive(Protocol):
         ...
 
 
-class ClientGone(Exception):  # noqa: N818
+class ClientGone(Exception):
     """The client has closed the connection: nobody is left to answer."""

@@ -115,11 +115,9 @@ class HttpServer:
             return
         self.requests += 1
         self.refused += response.status >= 400
-        headers = [
-            *response.headers,
-            (b"content-length", str(len(response.body)).encode()),
-            *_SECURITY,
-        ]
+        headers = [*response.headers, *_SECURITY]
+        if response.status != 204:
+            headers.append((b"content-length", str(len(response.body)).encode()))
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         body = b"" if scope["method"] == "HEAD" else response.body
         await send({"type": "http.response.body", "body": body})
@@ -144,7 +142,8 @@ class HttpServer:
             body,
             scope["scheme"],
         )
-        dialect = self.dialects.get(path.split("/", 2)[1] if path else "") or self.dialects[""]
+        first = path.split("/", 2)[1] if path.startswith("/") else ""
+        dialect = self.dialects.get(first) or self.dialects[""]
         try:
             return await dialect(request, _Driver(self._runner, receive))
         except ClientGone:

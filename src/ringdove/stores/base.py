@@ -73,6 +73,8 @@ class Claim(NamedTuple):
     token: int
     lo: int
     hi: int
+    #: Whether the word of an earlier holder counts too, as long as the queue is loose: SQS's rule.
+    earlier: bool = False
 
 
 class Delivered(NamedTuple):

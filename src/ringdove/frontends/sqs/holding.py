@@ -39,7 +39,7 @@ async def delete(
 ) -> dict[str, Any] | None:
     """See DeleteMessage of the API."""
     handle = need(ask.receipt_handle, "ReceiptHandle")
-    [answer] = await drive(broker.acknowledge([_receipt(queue, handle)]))
+    [answer] = await drive(broker.acknowledge([_receipt(queue, handle)], earlier=True))
     _check_deleted(queue, handle, answer)
     return None
 
@@ -59,7 +59,7 @@ async def delete_batch(
     entries = ask.entries or []
     rules.check_entries(entries, "DeleteMessageBatch")
     receipts, failed = _receipts(queue, entries)
-    answers = await drive(broker.acknowledge(list(receipts.values())))
+    answers = await drive(broker.acknowledge(list(receipts.values()), earlier=True))
     handles = {entry.id: entry.receipt_handle for entry in entries}
     successful = []
     for name, answer in zip(receipts, answers, strict=True):
@@ -93,7 +93,11 @@ async def change_visibility(
     seconds: int = need(ask.visibility_timeout, "VisibilityTimeout")
     rules.check_visibility(seconds)
     receipt = _receipt(queue, handle)
-    change = broker.extend([receipt], seconds * 1000) if seconds else broker.release([receipt], 0)
+    change = (
+        broker.extend([receipt], seconds * 1000, earlier=True)
+        if seconds
+        else broker.release([receipt], 0, earlier=True)
+    )
     [answer] = await drive(change)
     if isinstance(answer, RingdoveError) and not isinstance(answer, ReceiptStale):
         raise answer

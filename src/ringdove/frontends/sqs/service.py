@@ -15,7 +15,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from ringdove.controllers.accounts import DEFAULT_ACCOUNT, Quotas, may, owner_of
+from ringdove.controllers.accounts import DEFAULT_ACCOUNT, may, owner_of
 from ringdove.errors import (
     InvalidArgument,
     NotAuthorized,
@@ -38,8 +38,8 @@ from ringdove.protocol.sqs.errors import SqsError, no_queue
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from ringdove.controllers.accounts import AccessKey, Account
     from ringdove.controllers.broker import Broker
+    from ringdove.frontends.access import Access
     from ringdove.frontends.exchange import Drive, HttpRequest
     from ringdove.protocol.sqs.shapes import Shape
 
@@ -70,12 +70,9 @@ _HARMLESS = ("GetQueueUrl", "GetQueueAttributes", "ListQueues", "ListQueueTags")
 class SqsService:
     """See the module."""
 
-    def __init__(self, broker: Broker, *, token: str | None = None, strict: bool = False) -> None:
+    def __init__(self, broker: Broker, access: Access, *, strict: bool = False) -> None:
         self._broker = broker
-        self._accounts = broker.accounts
-        #: The server's token: where there is one, nobody is let in without an account.
-        self._token = token
-        self._quotas = Quotas()
+        self._access = access
         self._queues = Queues(broker, strict=strict)
         self.moves = Moves(broker)
         self._views: dict[str, QueueView] = {}
@@ -152,42 +149,14 @@ class SqsService:
         base = f"{request.scheme}://{host}"
         path = request.path if _QUEUE_PATH.fullmatch(request.path) else ""
         trace = request.header(b"x-amzn-trace-id")
-        if self._token is None and not await self._accounts.configured():
+        if await self._access.is_open():
             account, region = _claimed(request)
             return Caller(account, region, base, path_queue=path, trace=trace)
-        own, key, region = await self._verified(request)
+        own, key, region = await self._access.by_signature(request)
+        if not self._access.check_rate(own):
+            text = f"The account may send {own.requests_per_s} requests/s."
+            raise SqsError("RequestThrottled", text)
         return Caller(own.id, region, base, own, key, path, trace)
-
-    async def _verified(self, request: HttpRequest) -> tuple[Account, AccessKey, str]:
-        claim = sigv4.find(request.headers, request.query)
-        if claim is None:
-            raise SqsError(
-                "MissingAuthenticationToken",
-                "The request has no signature: sign it with a key of an account "
-                "(ringdove account create NAME).",
-            )
-        found = await self._accounts.find_key(claim.key)
-        if found is None or not found[1].active:
-            raise SqsError(
-                "InvalidClientTokenId", "The security token included in the request is invalid."
-            )
-        account, key = found
-        now_ms = self._broker.store.clock.now_ms()
-        sigv4.verify(
-            claim,
-            key.secret,
-            method=request.method,
-            raw_path=request.raw_path,
-            query=request.query,
-            headers=request.headers,
-            body=request.body,
-            now_s=now_ms / 1000,
-        )
-        if not self._quotas.take(account, now_ms):
-            raise SqsError(
-                "RequestThrottled", f"The account may send {account.requests_per_s} requests/s."
-            )
-        return account, key, claim.region
 
     async def _act(
         self, drive: Drive, caller: Caller, action: str, ask: Shape

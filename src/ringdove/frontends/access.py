@@ -1,0 +1,112 @@
+"""Who asks over HTTP, and what he may do.
+
+The server's token is the operator's: whoever gives it may do everything (Authorization: Bearer).
+Accounts identify themselves by a signature (SigV4) or, where that is too much to ask for, by key
+and secret (Basic). While there is neither a token nor an account, everybody may do everything.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import secrets
+from typing import TYPE_CHECKING
+
+from ringdove.controllers.accounts import Quotas, may, owner_of
+from ringdove.errors import LimitExceeded, NotAuthorized
+from ringdove.protocol import sigv4
+from ringdove.protocol.sigv4 import SignatureRefused
+
+if TYPE_CHECKING:
+    from ringdove.controllers.accounts import AccessKey, Account
+    from ringdove.controllers.broker import Broker
+    from ringdove.frontends.exchange import HttpRequest
+
+
+class Access:
+    """See the module."""
+
+    def __init__(self, broker: Broker, token: str | None = None) -> None:
+        self._accounts = broker.accounts
+        self._clock = broker.store.clock
+        self._token = None if token is None else token.encode()
+        self._quotas = Quotas()
+
+    async def is_open(self) -> bool:
+        """Whether everybody may do everything."""
+        return self._token is None and not await self._accounts.configured()
+
+    def is_operator(self, request: HttpRequest) -> bool:
+        """Whether a request gives the server's token."""
+        scheme, _, given = request.headers.get(b"authorization", b"").partition(b" ")
+        same = secrets.compare_digest(given.strip(), self._token or b"")
+        return self._token is not None and same and scheme.lower() == b"bearer"
+
+    async def authorize(self, request: HttpRequest, queue: str | None, role: str) -> None:
+        """Refuse a caller who may not play a role on a queue, or on all of them (REST)."""
+        if self.is_operator(request) or await self.is_open():
+            return
+        account, key = await self._identified(request)
+        if not self.check_rate(account):
+            raise LimitExceeded(f"The account may send {account.requests_per_s} requests/s.")
+        if queue is None:
+            raise NotAuthorized("Only the operator sees all queues: give the server's token.")
+        if not may(account, key, owner_of(queue)[0], queue, role):
+            raise NotAuthorized(f"This key may not {role} here.")
+
+    async def _identified(self, request: HttpRequest) -> tuple[Account, AccessKey]:
+        scheme, _, given = request.headers.get(b"authorization", b"").partition(b" ")
+        if scheme.lower() == b"basic":
+            return await self._by_secret(given)
+        try:
+            account, key, _ = await self.by_signature(request)
+        except SignatureRefused as refusal:
+            raise NotAuthorized(
+                f"{refusal.message} Sign the request, or give an access key and its secret as user "
+                "and password."
+            ) from None
+        return account, key
+
+    async def _by_secret(self, given: bytes) -> tuple[Account, AccessKey]:
+        try:
+            text = base64.b64decode(given, validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            text = ""
+        key_id, _, secret = text.partition(":")
+        found = await self._accounts.find_key(key_id)
+        known = found[1].secret if found is not None else ""
+        if not secrets.compare_digest(secret.encode(), known.encode()) or found is None:
+            raise NotAuthorized("There is no such access key, or its secret is another one.")
+        return found
+
+    async def by_signature(self, request: HttpRequest) -> tuple[Account, AccessKey, str]:
+        """Account, key and region of a signed request; SignatureRefused unless it is genuine."""
+        claim = sigv4.find(request.headers, request.query)
+        if claim is None:
+            raise SignatureRefused(
+                "MissingAuthenticationToken",
+                "The request has no signature: sign it with a key of an account "
+                "(ringdove account create NAME).",
+            )
+        found = await self._accounts.find_key(claim.key)
+        if found is None:
+            raise SignatureRefused(
+                "InvalidClientTokenId", "The security token included in the request is invalid."
+            )
+        account, key = found
+        now_ms = self._clock.now_ms()
+        sigv4.verify(
+            claim,
+            key.secret,
+            method=request.method,
+            raw_path=request.raw_path,
+            query=request.query,
+            headers=request.headers,
+            body=request.body,
+            now_s=now_ms / 1000,
+        )
+        return account, key, claim.region
+
+    def check_rate(self, account: Account) -> bool:
+        """Whether an account may ask once more now."""
+        return self._quotas.take(account, self._clock.now_ms())
