@@ -176,5 +176,8 @@ STREAM_LEASE_MS = 30_000
 #: it is escaped.
 HTTP_BODY_BYTES_MAX = BLOCK_BYTES_MAX
 
+#: Bytes of the request line and headers of one HTTP request.
+HTTP_HEAD_BYTES_MAX = 64 * 1024
+
 #: Connections that wait to be accepted: thousands of devices may come at once.
 HTTP_BACKLOG = 2_048

@@ -20,26 +20,30 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from ringdove.controllers.broker import Broker, QueueStats
+    from ringdove.frontends.http import HttpServer
     from ringdove.frontends.native import NativeServer
 
 #: Queues that one scrape looks at.
 QUEUES_MAX = 1_000
 
 
-async def render(broker: Broker, native: NativeServer) -> bytes:
+async def render(broker: Broker, native: NativeServer, http: HttpServer) -> bytes:
     """Everything there is to know, as text."""
     queues = []
     for info in (await broker.list_queues())[:QUEUES_MAX]:
         with contextlib.suppress(QueueNotFound):  # Deleted meanwhile.
             queues.append(await broker.queue_stats(info.name))
     registry = CollectorRegistry()
-    registry.register(_Collector(broker, native, queues))
+    registry.register(_Collector(broker, native, http, queues))
     return generate_latest(registry)
 
 
 class _Collector:
-    def __init__(self, broker: Broker, native: NativeServer, queues: list[QueueStats]) -> None:
+    def __init__(
+        self, broker: Broker, native: NativeServer, http: HttpServer, queues: list[QueueStats]
+    ) -> None:
         self._broker = broker
+        self._http = http
         self._native = native
         self._queues = queues
 
@@ -52,6 +56,8 @@ class _Collector:
             "requests": ("Requests begun.", native.requests),
             "received_bytes": ("Bytes received.", native.bytes_in),
             "sent_bytes": ("Bytes sent.", native.bytes_out),
+            "http_requests": ("HTTP requests answered.", self._http.requests),
+            "http_refused": ("Of these with an error, or dropped.", self._http.refused),
             "delivered_messages": ("Messages handed to receivers.", dequeuer.delivered),
             "dequeue_hits": ("Visits to stripes that found messages.", dequeuer.hits),
             "dequeue_misses": ("Visits to stripes that found none.", dequeuer.misses),

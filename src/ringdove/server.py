@@ -101,8 +101,8 @@ class Server:
             if config.unix is not None:
                 await self._native.listen_unix(Path(config.unix))
             if config.http >= 0:
-                self._http = HttpServer(self._broker, self._native)
                 access = Access(self._broker, config.token)
+                self._http = HttpServer(self._broker, self._native, access)
                 self._sqs = SqsService(self._broker, access, strict=config.sqs_strict)
                 self._http.dialects[""] = self._sqs.respond
                 self._http.dialects["v1"] = RestApi(

@@ -210,6 +210,31 @@ def parked(
     _report(result, json, plot, "parked")
 
 
+@app.command
+def sqs(
+    *,
+    connections: int = 50,
+    seconds: Seconds = 5.0,
+    parked: int = 2_000,
+    quick: Quick = False,
+    dir: Dir = None,
+    plot: Plot = None,
+    json: JsonFlag = False,
+) -> None:
+    """The SQS dialect over many connections, beside moto's server if that is installed.
+
+    Parameters
+    ----------
+    connections
+        Keep-alive connections that send and receive.
+    parked
+        Long polls that wait while the server is watched.
+    """
+    from ringdove.bench import sqs as bench
+
+    _report(bench.run(dir, connections, seconds, parked, quick=quick), json, plot, "sqs")
+
+
 def _report(
     result: dict[str, Any], as_json: bool, plot: Path | None = None, kind: str = ""
 ) -> None:

@@ -36,6 +36,10 @@ class Access:
         """Whether everybody may do everything."""
         return self._token is None and not await self._accounts.configured()
 
+    def is_open_to_operators(self) -> bool:
+        """Whether what only operators may see is open to all, because there is no token."""
+        return self._token is None
+
     def is_operator(self, request: HttpRequest) -> bool:
         """Whether a request gives the server's token."""
         scheme, _, given = request.headers.get(b"authorization", b"").partition(b" ")

@@ -39,8 +39,8 @@ class HttpResponse(NamedTuple):
 class Drive(Protocol):
     """Runs a coroutine of the broker to its end, together with those of other requests.
 
-    With `parks`, it may wait long: if the asking client goes away meanwhile, the coroutine is
-    closed where it waits, and `ClientGone` is raised.
+    With `parks`, it may wait long: if the asking client goes away meanwhile, the request's work is
+    ended where it waits.
     """
 
     async def __call__(self, coroutine: Coroutine[Any, Any, T], *, parks: bool = False) -> T:
@@ -50,3 +50,13 @@ class Drive(Protocol):
 
 class ClientGone(Exception):
     """The client has closed the connection: nobody is left to answer."""
+
+
+TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+
+
+def text_response(
+    status: int, text: str, headers: tuple[tuple[bytes, bytes], ...] = ()
+) -> HttpResponse:
+    """A response of one line."""
+    return HttpResponse(status, text.encode() + b"\n", (TEXT, *headers))

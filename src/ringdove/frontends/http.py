@@ -1,9 +1,9 @@
-"""The HTTP front end: one ASGI application without a framework, and the server that runs it.
+"""The HTTP front end: listens, finds who answers a request, and ends in good order.
 
 GET /healthz   200 while the process runs
 GET /readyz    200 while it serves, 503 while it starts or drains
 GET /metrics   Prometheus's text format; with the server's token, if it has one
-/v1/...        REST (rest.py)
+/v1/...        REST (rest/)
 anything else  the SQS dialect (sqs/)
 """
 
@@ -12,247 +12,144 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
-import socket
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import uvicorn
+import time
+from typing import TYPE_CHECKING
 
 from ringdove import limits, metrics
-from ringdove.frontends.exchange import ClientGone, HttpRequest, HttpResponse
+from ringdove.errors import RingdoveError
+from ringdove.frontends.exchange import TEXT, HttpResponse, text_response
+from ringdove.frontends.http_connection import HttpConnection, date_line
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Awaitable, Callable, Coroutine, Iterator
+    from collections.abc import Awaitable, Callable
 
     from ringdove.controllers.broker import Broker
-    from ringdove.frontends.exchange import Drive
+    from ringdove.frontends.access import Access
+    from ringdove.frontends.exchange import Drive, HttpRequest
     from ringdove.frontends.native import NativeServer
-    from ringdove.pending import Runner
 
-    Receive = Callable[[], Awaitable[dict[str, Any]]]
-    Send = Callable[[dict[str, Any]], Awaitable[None]]
-    #: A dialect: answers a request, driving the broker with what it is given.
+    #: Answers a request, driving the broker with what it is given.
     Dialect = Callable[[HttpRequest, Drive], Awaitable[HttpResponse]]
 
 _log = logging.getLogger(__name__)
 
-T = TypeVar("T")
+#: Seconds between two looks for connections that dawdle.
+_SWEEP_S = 1.0
 
-_TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
-
-#: On every response: what is served here is data, never a page to be framed or guessed at.
-_SECURITY = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"cache-control", b"no-store"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-    (b"referrer-policy", b"no-referrer"),
-)
+_OWN_PATHS = ("/healthz", "/readyz", "/metrics")
 
 
 class HttpServer:
-    """Serves HTTP on the event loop of the native front end."""
+    """Serves HTTP on the event loop and the runner of the native front end."""
 
-    def __init__(self, broker: Broker, native: NativeServer) -> None:
-        self._broker = broker
-        self._native = native
-        self._runner = native.runner
-        self._server: _Server | None = None
-        self._task: asyncio.Task[None] | None = None
+    def __init__(self, broker: Broker, native: NativeServer, access: Access) -> None:
+        self.loop = native.loop
+        self.runner = native.runner
+        self.scheme = "http"
+        self.draining = False
+        self.ready = False
         #: By the first part of the path; the one under "" takes the rest.
         self.dialects: dict[str, Dialect] = {}
-        self.ready = False
-        #: Requests answered and those answered with an error, for the metrics.
+        #: Requests answered, and those answered with an error or not at all.
         self.requests = 0
         self.refused = 0
+        self.connections: set[HttpConnection] = set()
+        self._broker = broker
+        self._native = native
+        self._access = access
+        self._listener: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._gone = asyncio.Event()
+        self._date = b""
+        self._date_s = 0
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listen on an address; answers the port, which is a free one for 0."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((host, port))
-        except BaseException:
-            sock.close()
-            raise
-        config = uvicorn.Config(
-            self.app,
-            interface="asgi3",
-            http="httptools",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            backlog=limits.HTTP_BACKLOG,
-            timeout_keep_alive=limits.IDLE_S_MAX,
-            timeout_graceful_shutdown=limits.DRAIN_S_MAX,
+        self.scheme = "https" if tls is not None else "http"
+        self._listener = await self.loop.create_server(
+            lambda: HttpConnection(self), host, port, ssl=tls, backlog=limits.HTTP_BACKLOG
         )
-        self._server = _Server(config, tls)
-        loop = asyncio.get_running_loop()
-        self._task = loop.create_task(self._server.serve(sockets=[sock]))
-        await self._server.up.wait()
-        bound: int = sock.getsockname()[1]
+        self._sweep()
+        bound: int = self._listener.sockets[0].getsockname()[1]
         return bound
 
     async def close(self) -> None:
         """Finish what is under way, and stop."""
         self.ready = False
-        if self._server is not None and self._task is not None:
-            self._server.should_exit = True
-            await self._task
-            for connection in list(self._server.server_state.connections):
-                connection.transport.abort()
+        self.draining = True
+        if self._listener is not None:
+            self._listener.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for connection in list(self.connections):
+            connection.drain()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limits.DRAIN_S_MAX):
+                while self.connections:
+                    self._gone.clear()
+                    await self._gone.wait()
+        for connection in list(self.connections):
+            connection.abort()
 
-    async def app(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        """The ASGI application."""
-        if scope["type"] != "http":
-            return
-        try:
-            response = await self._respond(scope, receive)
-        except ClientGone:
-            return
+    # -- for connections ------------------------------------------------------------------------
+
+    def connected(self, connection: HttpConnection) -> None:
+        """A client has connected."""
+        self.connections.add(connection)
+        if len(self.connections) > limits.CONNECTIONS_MAX:
+            _log.warning("There are %d connections, the most: refused.", limits.CONNECTIONS_MAX)
+            self.refused += 1
+            connection.abort()
+
+    def disconnected(self, connection: HttpConnection) -> None:
+        """A client has gone."""
+        self.connections.discard(connection)
+        self._gone.set()
+
+    async def respond(self, request: HttpRequest, drive: Drive) -> HttpResponse:
+        """The response to a request, whatever happens."""
+        if request.path in _OWN_PATHS:
+            return await self._own(request)
+        first = request.path.split("/", 2)[1] if request.path.startswith("/") else ""
+        dialect = self.dialects.get(first) or self.dialects[""]
+        return await dialect(request, drive)
+
+    def failure(self, error: BaseException | None) -> HttpResponse:
+        """What to answer when a dialect has failed."""
+        if isinstance(error, RingdoveError):
+            _log.warning("A request failed: %s", error)
+        else:
+            _log.error("A request failed.", exc_info=error)
+        return text_response(500, "The server failed; its log says why.")
+
+    def count(self, response: HttpResponse) -> None:
+        """Count a request that is answered."""
         self.requests += 1
         self.refused += response.status >= 400
-        headers = [*response.headers, *_SECURITY]
-        if response.status != 204:
-            headers.append((b"content-length", str(len(response.body)).encode()))
-        await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        body = b"" if scope["method"] == "HEAD" else response.body
-        await send({"type": "http.response.body", "body": body})
 
-    async def _respond(self, scope: dict[str, Any], receive: Receive) -> HttpResponse:
-        path: str = scope["path"]
-        if path in _OWN_PATHS:
-            return await self._own(scope["method"], path, _headers(scope))
-        try:
-            async with asyncio.timeout(limits.FRAME_S_MAX):
-                body = await _read_body(receive)
-        except TimeoutError:
-            return _text(408, "The request did not arrive in time.")
-        if body is None:
-            return _text(413, f"A request has at most {limits.HTTP_BODY_BYTES_MAX} bytes.")
-        request = HttpRequest(
-            scope["method"],
-            path,
-            scope["raw_path"],
-            scope["query_string"],
-            _headers(scope),
-            body,
-            scope["scheme"],
-        )
-        first = path.split("/", 2)[1] if path.startswith("/") else ""
-        dialect = self.dialects.get(first) or self.dialects[""]
-        try:
-            return await dialect(request, _Driver(self._runner, receive))
-        except ClientGone:
-            raise
-        except Exception:  # noqa: BLE001  one request must not end the server
-            _log.exception("A request failed.")
-            return _text(500, "The server failed; its log says why.")
+    def date_line(self) -> bytes:
+        """The header with the time, made once a second."""
+        now_s = int(time.time())
+        if now_s != self._date_s:
+            self._date_s, self._date = now_s, date_line(now_s)
+        return self._date
 
-    async def _own(self, method: str, path: str, headers: dict[bytes, bytes]) -> HttpResponse:
-        if method not in ("GET", "HEAD"):
-            return _text(405, "Only GET.")
-        if path == "/healthz":
-            return _text(200, "ok")
-        if path == "/readyz":
-            return _text(200, "ready") if self.ready else _text(503, "not ready")
-        token = self._native.token
-        given = headers.get(b"authorization", b"")
-        if token is not None and not secrets.compare_digest(given, f"Bearer {token}".encode()):
-            return _text(401, "Give the server's token: Authorization: Bearer TOKEN.")
-        return HttpResponse(200, await metrics.render(self._broker, self._native), (_TEXT,))
+    # -- inside ---------------------------------------------------------------------------------
 
+    async def _own(self, request: HttpRequest) -> HttpResponse:
+        if request.method not in ("GET", "HEAD"):
+            return text_response(405, "Only GET.", ((b"allow", b"GET, HEAD"),))
+        if request.path == "/healthz":
+            return text_response(200, "ok")
+        if request.path == "/readyz":
+            return text_response(200, "ready") if self.ready else text_response(503, "not ready")
+        if not self._access.is_operator(request) and not self._access.is_open_to_operators():
+            return text_response(401, "Give the server's token: Authorization: Bearer TOKEN.")
+        return HttpResponse(200, await metrics.render(self._broker, self._native, self), (TEXT,))
 
-class _Driver:
-    """Drives a request's work on the runner, as long as its client is there."""
-
-    __slots__ = ("_receive", "_runner")
-
-    def __init__(self, runner: Runner, receive: Receive) -> None:
-        self._runner = runner
-        self._receive = receive
-
-    async def __call__(self, coroutine: Coroutine[Any, Any, T], *, parks: bool = False) -> T:
-        future: asyncio.Future[T] = self._runner.loop.create_future()
-        driven = self._runner.spawn(coroutine, partial(_settle, future))
-        if future.done() or not parks:
-            return await future
-        # What follows the request can only be the client's departure.
-        left = asyncio.ensure_future(self._receive())
-        left.add_done_callback(lambda _: None if future.done() else future.cancel())
-        try:
-            return await future
-        except asyncio.CancelledError:
-            driven.cancel()
-            if left.done():
-                raise ClientGone from None
-            raise
-        finally:
-            left.cancel()
-
-
-def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(value)
-    else:
-        future.set_exception(error)
-
-
-async def _read_body(receive: Receive) -> bytes | None:
-    """The whole body; None when it is too long."""
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        raise ClientGone
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body"):
-        return body if len(body) <= limits.HTTP_BODY_BYTES_MAX else None
-    parts = [body]
-    nbytes = len(body)
-    while message.get("more_body"):
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        parts.append(message.get("body", b""))
-        nbytes += len(parts[-1])
-        if nbytes > limits.HTTP_BODY_BYTES_MAX:
-            return None
-    return b"".join(parts)
-
-
-def _headers(scope: dict[str, Any]) -> dict[bytes, bytes]:
-    headers: dict[bytes, bytes] = {}
-    for name, value in scope["headers"]:
-        headers[name] = headers[name] + b"," + value if name in headers else value
-    return headers
-
-
-def _text(status: int, text: str) -> HttpResponse:
-    return HttpResponse(status, text.encode() + b"\n", (_TEXT,))
-
-
-class _Server(uvicorn.Server):
-    """uvicorn, without its own ideas about signals and TLS."""
-
-    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None) -> None:
-        super().__init__(config)
-        config.load()
-        config.ssl = tls
-        self.up = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Say when it listens."""
-        await super().startup(sockets)
-        self.up.set()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the program."""
-        yield
-
-
-_OWN_PATHS = ("/healthz", "/readyz", "/metrics")
+    def _sweep(self) -> None:
+        now_s = self.loop.time()
+        for connection in list(self.connections):
+            connection.expire(now_s)
+        self._sweeper = self.loop.call_later(_SWEEP_S, self._sweep)

@@ -9,10 +9,15 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from ringdove.errors import NotAuthorized, RingdoveError
+from ringdove.errors import LimitExceeded, NotAuthorized, RingdoveError
 from ringdove.frontends.exchange import ClientGone
 from ringdove.frontends.rest import leases, messages, openapi, problems, queues
-from ringdove.frontends.rest.problems import CrossSiteRefused, MethodNotAllowed, RouteNotFound
+from ringdove.frontends.rest.problems import (
+    CrossSiteRefused,
+    MethodNotAllowed,
+    RouteNotFound,
+    Throttled,
+)
 from ringdove.frontends.rest.reading import read_json_body, read_query, segments
 from ringdove.frontends.rest.routes import Call, Role, Route, answer_raw
 
@@ -66,8 +71,12 @@ class RestApi:
         self, route: Route, names: dict[str, str], request: HttpRequest, drive: Drive
     ) -> HttpResponse:
         async def check(queue: str | None, role: Role) -> None:
-            if self.authorize is not None:
+            if self.authorize is None:
+                return
+            try:
                 await self.authorize(request, queue, role)
+            except LimitExceeded as error:
+                raise Throttled(str(error)) from None
 
         if route.role is not None:
             await check(names.get("queue"), route.role)

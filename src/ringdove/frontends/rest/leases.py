@@ -51,8 +51,9 @@ _encode = msgspec.json.Encoder().encode
 async def receive(call: Call) -> HttpResponse:
     """Lease messages, waiting for the first as long as the client does."""
     ask: shapes.ReceiveQuery = call.query
+    lease_ms = shapes.given(ask.lease_ms)
     received = await call.drive(
-        call.broker.receive(call.queue, ask.subscription, ask.max, ask.wait, ask.lease_ms),
+        call.broker.receive(call.queue, ask.subscription, ask.max, ask.wait, lease_ms),
         parks=ask.wait > 0,
     )
     rows, rest = _fit(received)
@@ -335,10 +336,10 @@ ROUTES = [
     ),
     Route(
         "POST", f"{_QUEUE}/bury", bury, "receive", "Move messages to the dead-letter queue",
-        {200: shapes.Results}, (404, 409, 410, 415, 429, 507), body=shapes.Bury, required=True,
+        {200: shapes.Results}, (404, 409, 410, 415, 507), body=shapes.Bury, required=True,
     ),
     Route(
         "POST", f"{_QUEUE}/redrive", redrive, "manage", "Send dead letters back",
-        {200: shapes.Moved}, (404, 409, 415, 429, 507), body=shapes.Redrive,
+        {200: shapes.Moved}, (404, 409, 415, 507), body=shapes.Redrive,
     ),
 ]  # fmt: skip

@@ -72,7 +72,8 @@ async def send(call: Call) -> HttpResponse:
         _refuse_query(call.query, kind)
     if kind == BLOCK:
         blocks = _split_blocks(call.request.body)
-        stored = await call.drive(_deliver(call.broker, call.queue, blocks, call.query.delay_ms))
+        delay_ms = shapes.given(call.query.delay_ms)
+        stored = await call.drive(_deliver(call.broker, call.queue, blocks, delay_ms))
     else:
         if kind == NDJSON:
             given = _read_lines(call.request.body)
@@ -86,7 +87,7 @@ async def send(call: Call) -> HttpResponse:
 
 def _refuse_query(query: shapes.SendQuery, kind: str) -> None:
     """Parameters describe a body that is the message; others say for themselves what they are."""
-    given = {n for n in query.__struct_fields__ if getattr(query, n) is not None}
+    given = {n for n in query.__struct_fields__ if getattr(query, n) is not UNSET}
     surplus = sorted(given - {"delay_ms"} if kind == BLOCK else given)
     if surplus:
         raise InvalidArgument(
@@ -100,18 +101,18 @@ def _refuse_query(query: shapes.SendQuery, kind: str) -> None:
 
 def _read_plain(body: bytes, query: shapes.SendQuery) -> _Item:
     given = None
-    if query.attributes is not None:
+    if query.attributes is not UNSET:
         try:
             given = read_json(dict[str, shapes.AttributeValue], query.attributes.encode())
         except InvalidArgument as error:
             raise InvalidArgument(f"attributes must be a JSON object: {error}") from None
     return _Item(
         body,
-        (query.key or "").encode(),
+        (shapes.given(query.key) or "").encode(),
         *_attributes(given),
-        None if query.id is None else query.id.encode(),
-        query.priority or 0,
-        query.delay_ms,
+        None if query.id is UNSET else query.id.encode(),
+        shapes.given(query.priority) or 0,
+        shapes.given(query.delay_ms),
     )
 
 
@@ -358,7 +359,7 @@ def _documented() -> dict[str, Any]:
 ROUTES: Iterable[Route] = [
     Route(
         "POST", "/v1/queues/{queue}/messages", send, "send", "Send messages",
-        {201: shapes.Stored}, (404, 409, 413, 415, 429, 507),
+        {201: shapes.Stored}, (404, 409, 413, 415, 507),
         query=shapes.SendQuery, media=_documented(),
     ),
 ]  # fmt: skip

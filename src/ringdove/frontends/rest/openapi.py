@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PATH = "/v1/openapi.json"
 
 #: Refusals that every route may answer with.
-_REFUSALS = (400, 401, 403, 405, 500, 503)
+_REFUSALS = (400, 401, 403, 405, 429, 500, 503)
 
 _REASONS = {
     400: "The request cannot be read, or a value is not allowed",
@@ -34,7 +34,7 @@ _REASONS = {
     413: "A message is too large, or there are too many",
     415: "The body has a content type that is not taken",
     422: "The settings are refused",
-    429: "The queue is full",
+    429: "The queue is full, or the caller asks too often",
     500: "The server failed",
     503: "The store cannot serve now",
     507: "The disk is full",
@@ -78,9 +78,12 @@ def document(routes: Iterable[Route]) -> bytes:
         "components": {
             "schemas": components,
             "responses": {str(status): _refusal(status) for status in _REASONS},
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "key": {"type": "http", "scheme": "basic"},
+            },
         },
-        "security": [{}, {"token": []}],
+        "security": [{}, {"token": []}, {"key": []}],
     }
     return msgspec.json.encode(content)
 
@@ -117,21 +120,12 @@ def _operation(each: Route) -> dict[str, Any]:
 def _parameters(query: type[msgspec.Struct]) -> list[dict[str, Any]]:
     _, components = msgspec.json.schema_components([query])
     parameters = []
-    for name, given in components[query.__name__]["properties"].items():
-        schema = _without_null(given)
+    for name, schema in components[query.__name__]["properties"].items():
         description = schema.pop("description", "")
         parameters.append(
             {"name": name, "in": "query", "description": description, "schema": schema}
         )
     return parameters
-
-
-def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a value that may be left out: in a query, that is how it is none."""
-    if "anyOf" not in schema:
-        return dict(schema)
-    [kind] = [each for each in schema["anyOf"] if each != {"type": "null"}]
-    return dict(kind)
 
 
 def _media(kind: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ringdove import errors
-from ringdove.errors import ClientError, RingdoveError
+from ringdove.errors import ClientError, LimitExceeded, RingdoveError
 from ringdove.frontends.exchange import HttpResponse
 
 if TYPE_CHECKING:
@@ -51,6 +51,12 @@ class CrossSiteRefused(ClientError):
     code = "cross_site_refused"
 
 
+class Throttled(LimitExceeded):
+    """The caller asks more often than it may."""
+
+    code = "throttled"
+
+
 class Explained(RingdoveError):
     """An error with more to say: members that its problem has besides the usual ones."""
 
@@ -82,7 +88,8 @@ STATUS: dict[type[Exception], int] = {
     errors.SequenceRefused: 409,
     errors.FenceStale: 409,
     errors.OffsetTrimmed: 410,
-    errors.LimitExceeded: 409,
+    LimitExceeded: 409,
+    Throttled: 429,
     errors.RecordConflict: 409,
     errors.WaitTimeout: 504,
     errors.ConnectionClosed: 503,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
@@ -39,6 +39,8 @@ REDRIVE_MESSAGES = 1_000
 LIST_QUEUES_MAX = 1_000
 LIST_QUEUES = 100
 
+T = TypeVar("T")
+
 _Duration = Annotated[int, Meta(ge=0, le=limits.DURATION_MS_MAX)]
 _Lease = Annotated[int, Meta(ge=1, le=limits.DURATION_MS_MAX)]
 _Priority = Annotated[int, Meta(ge=0, le=limits.PRIORITY_MAX)]
@@ -53,6 +55,11 @@ class _Strict(msgspec.Struct, forbid_unknown_fields=True):
 
 class _Sparse(msgspec.Struct, omit_defaults=True):
     """What a client gets: what is not there is left out."""
+
+
+def given(value: T | UnsetType) -> T | None:
+    """What was given in a query, if anything was."""
+    return None if value is UNSET else value
 
 
 # -- queries ---------------------------------------------------------------------------------------
@@ -75,11 +82,13 @@ class ListQuery(_Strict):
 class SendQuery(_Strict):
     """What goes with a body that is the message itself."""
 
-    key: Annotated[_Key, Meta(description="One key, one order.")] | None = None
-    id: Annotated[_MessageId, Meta(description="Stored once within dedup_ms.")] | None = None
-    priority: Annotated[_Priority, Meta(description="Higher ones first.")] | None = None
-    delay_ms: Annotated[_Duration, Meta(description="Wait before delivery.")] | None = None
-    attributes: Annotated[str, Meta(description="The attributes, as a JSON object.")] | None = None
+    key: Annotated[_Key, Meta(description="One key, one order.")] | UnsetType = UNSET
+    id: Annotated[_MessageId, Meta(description="Stored once within dedup_ms.")] | UnsetType = UNSET
+    priority: Annotated[_Priority, Meta(description="Higher ones first.")] | UnsetType = UNSET
+    delay_ms: Annotated[_Duration, Meta(description="Wait before delivery.")] | UnsetType = UNSET
+    attributes: (
+        Annotated[str, Meta(description="The attributes, as a JSON object.")] | UnsetType
+    ) = UNSET
 
 
 class ReceiveQuery(_Strict):
@@ -91,8 +100,8 @@ class ReceiveQuery(_Strict):
     ] = 0
     lease_ms: (
         Annotated[_Lease, Meta(description="How long they are yours; else as the queue says.")]
-        | None
-    ) = None
+        | UnsetType
+    ) = UNSET
     subscription: _Subscription = DEFAULT_SUBSCRIPTION
 
 

@@ -19,6 +19,7 @@ import msgspec
 from ringdove.controllers.accounts import full_name, owner_of
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
 from ringdove.errors import QueueNotFound, RingdoveError
+from ringdove.pending import Pending
 from ringdove.protocol.sqs.attributes import parse_arn
 from ringdove.protocol.sqs.errors import SqsError, invalid
 from ringdove.protocol.sqs.shapes import need
@@ -145,9 +146,10 @@ class Moves:
                 raise invalid("Only active tasks can be cancelled.")
             raise SqsError("ResourceNotFoundException", "Task does not exist.")
         task.status = "CANCELLING"
+        over: Pending[None] = Pending()
+        worker.add_done_callback(lambda _: over.resolve(None))
         worker.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await worker
+        await over
         task.status = "CANCELLED"
         await self._save(task)
         return {"ApproximateNumberOfMessagesMoved": task.moved}

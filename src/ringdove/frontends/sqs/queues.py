@@ -137,9 +137,7 @@ class Queues:
         return _page("QueueUrls", urls, ask.max_results, ask.next_token)
 
     async def _of(self, account: str, prefix: str = "") -> list[QueueInfo]:
-        start = full_name(account, prefix) if prefix or account != DEFAULT_ACCOUNT else ""
-        if account != DEFAULT_ACCOUNT and not prefix:
-            start = f"{account}."
+        start = prefix if account == DEFAULT_ACCOUNT else f"{account}.{prefix}"
         found = await self._broker.list_queues(start)
         return [info for info in found if owner_of(info.name)[0] == account]
 
