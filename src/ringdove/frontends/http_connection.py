@@ -46,15 +46,20 @@ class HttpConnection(asyncio.Protocol):
     """See the module."""
 
     __slots__ = (
-        "_body", "_body_bytes", "_close_after", "_drive", "_driven", "_head_bytes", "_headers",
-        "_parser", "_reading", "_refusal", "_server", "_transport", "_url", "_waiting",
-        "_writable", "busy", "due_s",
+        "_arriving", "_body", "_body_bytes", "_close_after", "_drive", "_driven", "_head_bytes",
+        "_headers", "_in_head", "_parser", "_reading", "_refusal", "_server", "_transport",
+        "_unread_bytes", "_url", "_waiting", "_writable", "busy", "due_s",
     )  # fmt: skip
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._parser: Any = httptools.HttpRequestParser(self)
+        #: Whether a request has begun to arrive and not ended.
+        self._arriving = False
+        #: Whether its head has not ended, and the bytes that have come meanwhile.
+        self._in_head = False
+        self._unread_bytes = 0
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._head_bytes = 0
@@ -101,6 +106,10 @@ class HttpConnection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             if self._refusal is None:
                 self._refusal = text_response(400, f"This is no HTTP request: {error}.")
+        if self._in_head:
+            self._unread_bytes += len(data)
+            if self._unread_bytes > limits.HTTP_HEAD_BYTES_MAX and self._refusal is None:
+                self._refusal = _head_refusal()
         self._go_on()
 
     def pause_writing(self) -> None:
@@ -117,11 +126,13 @@ class HttpConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """See httptools."""
+        self._arriving = self._in_head = True
+        self._unread_bytes = 0
         self._url = b""
         self._headers = {}
         self._head_bytes = self._body_bytes = 0
         self._body = []
-        self.due_s = self._server.loop.time() + limits.FRAME_S_MAX
+        self.due_s = self._server.loop.time() + limits.HELLO_S_MAX
 
     def on_url(self, url: bytes) -> None:
         """See httptools."""
@@ -137,6 +148,8 @@ class HttpConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """See httptools."""
+        self._in_head = False
+        self.due_s = self._server.loop.time() + limits.FRAME_S_MAX
         length = self._headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > limits.HTTP_BODY_BYTES_MAX:
             self._refuse_length()
@@ -152,6 +165,7 @@ class HttpConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """See httptools."""
+        self._arriving = False
         try:
             url = httptools.parse_url(self._url)
             path = unquote((url.path or b"/").decode("ascii"))
@@ -173,8 +187,7 @@ class HttpConnection(asyncio.Protocol):
     def _count_head(self, nbytes: int) -> None:
         self._head_bytes += nbytes
         if self._head_bytes > limits.HTTP_HEAD_BYTES_MAX:
-            most = limits.HTTP_HEAD_BYTES_MAX
-            self._stop(text_response(431, f"A request's head has at most {most} bytes."))
+            self._stop(_head_refusal())
 
     def _refuse_length(self) -> None:
         most = limits.HTTP_BODY_BYTES_MAX
@@ -254,12 +267,12 @@ class HttpConnection(asyncio.Protocol):
 
     def expire(self, now_s: float) -> None:
         """Drop the connection if it dawdles."""
-        if self.busy or now_s <= self.due_s:
-            if self._writable or now_s <= self.due_s + limits.IDLE_S_MAX:
-                return
-        elif self._headers and self._refusal is None and self._body_bytes + self._head_bytes:
+        if now_s <= self.due_s or (self.busy and self._writable):
+            return
+        if self._arriving and not self.busy:
+            self._close_after = True
             self._write("GET", text_response(408, "The request did not arrive in time."))
-        self._server.refused += 1
+        self._server.refused += self._arriving or not self._writable
         self.abort()
 
     def drain(self) -> None:
@@ -280,6 +293,11 @@ class HttpConnection(asyncio.Protocol):
         """Hang up at once."""
         if self._transport is not None:
             self._transport.abort()
+
+
+def _head_refusal() -> HttpResponse:
+    most = limits.HTTP_HEAD_BYTES_MAX
+    return text_response(431, f"A request's head has at most {most} bytes.")
 
 
 class _Drive:

@@ -267,7 +267,7 @@ def may_see(caller: Caller, info: QueueInfo, action: str) -> bool:
     if caller.own is None or owner_of(info.name)[0] == caller.account:
         return True
     document = info.settings.notes.get(rules.NOTE + "Policy", "")
-    return bool(document) and policy.allows(document, caller.account, action)
+    return bool(document) and policy.allows(document, caller.arn(info.name), caller.account, action)
 
 
 def _tags(queue: QueueView) -> dict[str, str]:

@@ -33,6 +33,7 @@ from ringdove.frontends.sqs.translate import as_uuid
 from ringdove.frontends.sqs.view import Caller, QueueView, find_queue
 from ringdove.protocol import sigv4
 from ringdove.protocol.sqs import wire
+from ringdove.protocol.sqs.attributes import parse_arn
 from ringdove.protocol.sqs.errors import SqsError, no_queue
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class SqsService:
         if caller.own is not None:
             self._authorize(caller, queue, action)
             if _ROLES.get(action) == "send":
-                await self._check_storage(drive, caller)
+                await self._check_storage(drive, caller.own, owner_of(full)[0])
         return await on_queue(drive, caller, queue, ask)
 
     async def _without_queue(
@@ -224,28 +225,34 @@ class SqsService:
         if any(may(own, key, owner, queue.name, each) for each in roles):
             return
         plain = action.removesuffix("Batch")
-        if owner != own.id and role in key.roles and may_see(caller, queue.info, plain):
+        within_role = action in _HARMLESS or role in key.roles
+        if owner != own.id and within_role and may_see(caller, queue.info, plain):
             return
         raise _denied(action)
 
     def _authorize_arns(self, caller: Caller, action: str, *arns: str | None) -> None:
-        for arn in arns:
-            if caller.own is not None and arn and f":{caller.account}:" not in arn:
+        for named in (parse_arn(arn or "") for arn in arns):
+            if caller.own is not None and named is not None and named[0] != caller.account:
                 raise _denied(action)
 
-    async def _check_storage(self, drive: Drive, caller: Caller) -> None:
-        """Refuse a send beyond the bytes that an account may store."""
-        if caller.own is None or caller.own.bytes_max is None:
+    async def _check_storage(self, drive: Drive, sender: Account, owner: str) -> None:
+        """Refuse a send beyond the bytes that the queue's account may store, whoever sends."""
+        account = sender
+        if owner != sender.id:
+            try:
+                account = await self._accounts.get(owner)
+            except InvalidArgument:
+                return  # Deleted, and its quota with it; its queues stay.
+        if account.bytes_max is None:
             return
-        prefix = "" if caller.account == DEFAULT_ACCOUNT else f"{caller.account}."
+        prefix = "" if owner == DEFAULT_ACCOUNT else f"{owner}."
         total = 0
         for info in await drive(self._broker.list_queues(prefix)):
-            if owner_of(info.name)[0] == caller.account:
+            if owner_of(info.name)[0] == owner:
                 total += (await drive(self._broker.queue_stats(info.name))).nbytes
-        if total >= caller.own.bytes_max:
+        if total >= account.bytes_max:
             raise SqsError(
-                "OverLimit",
-                f"The account stores {total} bytes and may store {caller.own.bytes_max}.",
+                "OverLimit", f"The account stores {total} bytes and may store {account.bytes_max}."
             )
 
     def _queue_actions(self) -> dict[str, Callable[..., Awaitable[dict[str, Any] | None]]]:

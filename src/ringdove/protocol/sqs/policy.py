@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ringdove.protocol.sqs.errors import SqsError, invalid_value, missing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: Actions that AddPermission can give to others.
 SHAREABLE = (
@@ -36,20 +40,29 @@ _OWNER_ONLY = (
 _ACTIONS_MAX = 7
 
 
-def allows(policy: str, account: str, action: str) -> bool:
-    """Whether a policy lets another account do something; a denial wins.
+def allows(policy: str, arn: str, account: str, action: str) -> bool:
+    """Whether a policy lets another account do something to the queue; a denial wins.
 
-    Conditions are not evaluated: a statement that has some never allows, and always denies.
+    However wide a statement is, it gives away only what AddPermission could. Conditions are not
+    evaluated: a statement that has some never allows, and always denies. Nor does one ever allow
+    that only says what it is not for.
     """
+    if action not in SHAREABLE:
+        return False
     allowed = False
     for statement in _statements(_parse(policy)):
-        conditional = "Condition" in statement
-        if not _names(statement, account) or not _covers(statement, action):
-            continue
-        if statement.get("Effect") == "Deny":
-            return False
-        allowed |= statement.get("Effect") == "Allow" and not conditional
+        if (
+            _covers(statement, "Principal", lambda own: _names(own, account))
+            and _covers(statement, "Action", lambda own: _means(own, action))
+            and _covers(statement, "Resource", lambda own: _is_queue(own, arn))
+        ):
+            if statement.get("Effect") != "Allow":
+                return False
+            allowed |= not any(name in statement for name in _VAGUE)
     return allowed
+
+
+_VAGUE = ("Condition", "NotPrincipal", "NotAction", "NotResource")
 
 
 def add(policy: str, arn: str, label: str, accounts: list[str], actions: list[str]) -> str:
@@ -131,21 +144,27 @@ def _as_list(value: Any) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 
-def _names(statement: dict[str, Any], account: str) -> bool:
-    principal = statement.get("Principal")
-    if isinstance(principal, dict):
-        principal = principal.get("AWS", [])
-    return any(
-        own in ("*", account) or own.startswith(f"arn:aws:iam::{account}:")
-        for own in _as_list(principal)
-    )
+def _covers(statement: dict[str, Any], field: str, test: Callable[[str], bool]) -> bool:
+    """Whether what a statement says in a field, or in its opposite, is meant."""
+    opposite = f"Not{field}" in statement
+    given = statement.get(f"Not{field}" if opposite else field, "*" if field == "Resource" else [])
+    if isinstance(given, dict):
+        given = given.get("AWS", [])
+    return any(test(own) for own in _as_list(given)) != opposite
 
 
-def _covers(statement: dict[str, Any], action: str) -> bool:
-    for own in _as_list(statement.get("Action", [])):
-        name = own.lower().removeprefix("sqs:")
-        if name == "*" or name == action.lower():
-            return True
-        if name.endswith("*") and action.lower().startswith(name[:-1]):
-            return True
-    return False
+def _names(principal: str, account: str) -> bool:
+    return principal in ("*", account) or principal.startswith(f"arn:aws:iam::{account}:")
+
+
+def _means(pattern: str, action: str) -> bool:
+    name = pattern.lower().removeprefix("sqs:")
+    return name == action.lower() or (name[-1:] == "*" and action.lower().startswith(name[:-1]))
+
+
+def _is_queue(pattern: str, arn: str) -> bool:
+    """Whether a resource is the queue; in whichever region, for a server has only one."""
+    parts = pattern.split(":")
+    if len(parts) == 6:
+        parts[3] = "*"
+    return fnmatchcase(arn, ":".join(parts))

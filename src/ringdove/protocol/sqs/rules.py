@@ -34,6 +34,9 @@ _ATTRIBUTE_NAME = re.compile(r"[\w.-]+")
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 _TYPES = ("String", "Number", "Binary")
 
+#: How no sender's attribute may begin; the queue's own notes on dead letters begin with our name.
+_RESERVED = ("aws.", "amazon.", "ringdove.", ".")
+
 _ILLEGAL_TEXT = (
     "Invalid characters found. Valid unicode characters are #x9 | #xA | #xD | #x20 to #xD7FF | "
     "#xE000 to #xFFFD | #x10000 to #x10FFFF"
@@ -126,7 +129,7 @@ def _check_name(name: str) -> None:
             "Message (user) attributes name can only contain upper and lower score characters, "
             "digits, periods, hyphens and underscores. "
         )
-    if name.lower().startswith(("aws.", "amazon.", ".")) or name.endswith(".") or ".." in name:
+    if name.lower().startswith(_RESERVED) or name.endswith(".") or ".." in name:
         raise invalid(
             "You can't use message attribute names beginning with 'AWS.' or 'Amazon.'. These "
             "strings are reserved for internal use. Additionally, they cannot start or end with "
