@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import tempfile
 import time
 from contextlib import contextmanager
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from ringdove.core.columns import Buffer
 
 
+#: Files that a process opens besides the connections of a benchmark.
+OTHER_FILES = 200
+
+
 @contextmanager
 def place(directory: Path | None) -> Iterator[Path]:
     """A directory for test data that vanishes afterwards; beside the working directory by default.
@@ -27,6 +32,18 @@ def place(directory: Path | None) -> Iterator[Path]:
         prefix=".ringdove-bench-", dir=directory or Path.cwd()
     ) as found:
         yield Path(found)
+
+
+@contextmanager
+def open_files(count: int) -> Iterator[None]:
+    """Allow this process and its children so many open files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def rate(action: Callable[[], int], seconds: float) -> float:

@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import resource
 import struct
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from ringdove.bench.load import percentile
-from ringdove.bench.measure import place, run_loop
+from ringdove.bench.measure import OTHER_FILES, open_files, place, run_loop
 from ringdove.bench.processes import ServerProcess, Worker, serving, wait_for_go
 from ringdove.client import aio
 from ringdove.client.address import parse
@@ -31,7 +29,6 @@ from ringdove.protocol import frames, messages
 from ringdove.protocol.messages import Verb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from ringdove.protocol.frames import Frame
@@ -39,8 +36,6 @@ if TYPE_CHECKING:
 _PER_QUEUE = 100
 _WAIT_S = 600
 _CONNECTING_MAX = 100
-#: Files that a process opens besides its receivers' connections.
-_OTHER_FILES = 200
 #: Seconds between two rounds of pings, each for a few of the receivers.
 _PING_STEP_S = 0.1
 #: Seconds after which a message that reached nobody is taken for lost.
@@ -61,7 +56,7 @@ def run(
         receivers, seconds, sends = min(receivers, 500), min(seconds, 1), min(sends, 100)
     counts = [receivers] if quick else [max(1, receivers // 100), receivers // 10, receivers]
     rows = []
-    with _files(receivers + _OTHER_FILES):
+    with open_files(receivers + OTHER_FILES):
         for count in counts:
             with place(directory) as data, serving(data / "queues") as server:
                 rows.append(_measure(server, count, seconds, sends))
@@ -105,18 +100,6 @@ def _measure(server: ServerProcess, receivers: int, seconds: float, sends: int) 
         # Messages that were sent and are not done: delivered, but not acknowledged.
         "left": sum(sum(state.subscriptions[DEFAULT_SUBSCRIPTION]) for state in stats),
     }
-
-
-@contextmanager
-def _files(count: int) -> Iterator[None]:
-    """Allow this process and its children so many open files."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 # -- in the receivers' process --------------------------------------------------------------------

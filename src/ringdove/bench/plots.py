@@ -157,6 +157,23 @@ def plot_latency(result: dict[str, Any], path: Path) -> None:
 _PERCENTILES = {"p50_us": "p50", "p99_us": "p99", "p999_us": "p99.9"}
 
 
+def plot_sqs(result: dict[str, Any], path: Path) -> None:
+    """Messages per second of each server by kind of request, on a logarithmic scale."""
+    rows = result["sqs"]
+    figure, [axes] = _panels(1, f"SQS over {rows[0]['connections']} connections", inches=(8, 3.6))
+    names = [name for name in rows[0] if name.endswith("_per_s")]
+    for number, row in enumerate(rows):
+        x = [at + 0.35 * number for at in range(len(names))]
+        bars = axes.bar(x, [row[name] for name in names], 0.33, label=row["server"])
+        axes.bar_label(bars, fmt="{:,.0f}", fontsize=8, padding=2)
+    labels = [name.removesuffix("_per_s").replace("_", " ") for name in names]
+    axes.set_xticks([at + 0.175 * (len(rows) - 1) for at in range(len(names))], labels)
+    axes.set_ylabel("messages per second")
+    axes.set_yscale("log")
+    axes.margins(y=0.15)
+    _save(figure, [axes], path)
+
+
 # -- what they share ------------------------------------------------------------------------------
 
 

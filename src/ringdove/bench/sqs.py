@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
-import resource
 import socket
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ringdove.bench import http_load
-from ringdove.bench.measure import place, run_loop
+from ringdove.bench.measure import OTHER_FILES, open_files, place, run_loop
 from ringdove.bench.processes import Worker, serving, wait_for_go
 from ringdove.client.outgoing import NewMessage
 from ringdove.client.sync import connect
@@ -55,14 +54,14 @@ def run(
     if quick:
         seconds, parked = min(seconds, 1), min(parked, 200)
     rows = []
-    with place(directory) as data:
+    with place(directory) as data, open_files(parked + OTHER_FILES):
         with serving(data / "queues", http=True) as server:
             rows.append({"server": "ringdove", **_rates(server.http_port, connections, seconds)})
         if importlib.util.find_spec("moto") is not None:
             with _moto() as port:
                 rows.append({"server": "moto", **_rates(port, connections, seconds)})
         with serving(data / "parked", http=True) as server:
-            waiting = _parked(server, parked, seconds)
+            waiting = _parked(server, parked, seconds, wait_s=4 if quick else 20)
         with serving(data / "fifo", http=True) as server:
             fifo = [_fifo(server, n, quick=quick) for n in (_SMALL, _LARGE // (10 if quick else 1))]
     found: dict[str, Any] = {"sqs": rows, "parked": [waiting], "fifo": fifo}
@@ -175,13 +174,13 @@ async def _receive_delete(connection: HttpConnection, url: str, count: int) -> i
     return len(messages)
 
 
-def park(port: int, count: int) -> int:
+def park(port: int, count: int, wait_s: int) -> int:
     """Park so many long polls, each on its own connection, until they are answered."""
 
     async def work() -> int:
         first = await http_load.connect(port)
         url = await _create(first, "parked")
-        ask = msgspec.json.encode({"QueueUrl": url, "WaitTimeSeconds": 20})
+        ask = msgspec.json.encode({"QueueUrl": url, "WaitTimeSeconds": wait_s})
         connections = [await http_load.connect(port) for _ in range(count)]
         polls = [
             asyncio.ensure_future(_asked(connection, "ReceiveMessage", ask))
@@ -197,12 +196,10 @@ def park(port: int, count: int) -> int:
     return done
 
 
-def _parked(server: ServerProcess, count: int, seconds: float) -> dict[str, Any]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, count + 200)), hard))
+def _parked(server: ServerProcess, count: int, seconds: float, wait_s: int) -> dict[str, Any]:
     _rates(server.http_port, 10, 0.5)  # What every server has done before it is idle.
     before_bytes = server.resident_bytes()
-    worker = Worker(__name__, "park", port=server.http_port, count=count)
+    worker = Worker(__name__, "park", port=server.http_port, count=count, wait_s=wait_s)
     try:
         worker.ready()
         grown_bytes = server.resident_bytes() - before_bytes
