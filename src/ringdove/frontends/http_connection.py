@@ -99,6 +99,7 @@ class HttpConnection(asyncio.Protocol):
         """See asyncio."""
         if self._refusal is not None or self._close_after:
             return
+        in_head = self._in_head  # A head that begins within `data` is not charged for all of it.
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -106,7 +107,7 @@ class HttpConnection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             if self._refusal is None:
                 self._refusal = text_response(400, f"This is no HTTP request: {error}.")
-        if self._in_head:
+        if in_head and self._in_head:
             self._unread_bytes += len(data)
             if self._unread_bytes > limits.HTTP_HEAD_BYTES_MAX and self._refusal is None:
                 self._refusal = _head_refusal()
@@ -248,7 +249,8 @@ class HttpConnection(asyncio.Protocol):
         parts += (
             _SECURITY,
             b"connection: close\r\n" if closing else b"",
-            b"content-length: %d\r\n\r\n" % len(response.body),
+            b"" if response.status == 204 else b"content-length: %d\r\n" % len(response.body),
+            b"\r\n",
             b"" if method == "HEAD" else response.body,
         )
         transport.write(b"".join(parts))

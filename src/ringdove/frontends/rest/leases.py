@@ -19,6 +19,7 @@ from ringdove.core.stripe import Part
 from ringdove.errors import (
     ClientError,
     InvalidArgument,
+    NotAuthorized,
     ReceiptStale,
     RingdoveError,
     SubscriptionNotFound,
@@ -306,11 +307,24 @@ async def redrive(call: Call) -> HttpResponse:
     ask: shapes.Redrive = call.body
     if ask.target == call.queue:
         raise InvalidArgument("The target is the queue itself: nothing would move.")
-    if ask.target is not None:
-        await call.check(ask.target, "send")
+    await _check_redrive(call, ask.target)
     return answer(
         shapes.Moved(await call.drive(call.broker.redrive(call.queue, ask.target, ask.max)))
     )
+
+
+async def _check_redrive(call: Call, target: str | None) -> None:
+    """Who redrives sends; without a target, to any queue that a message claims to come from."""
+    if target is not None:
+        await call.check(target, "send")
+        return
+    try:
+        await call.check(None, "manage")
+    except NotAuthorized:
+        raise NotAuthorized(
+            "Name the 'target': without one, messages go to whichever queue they say they came "
+            "from, which only the operator may ask for."
+        ) from None
 
 
 ROUTES = [

@@ -37,8 +37,9 @@ class Call(NamedTuple):
     names: dict[str, str]
     query: Any
     body: Any
-    #: Asks whether the caller may also do something to another queue; raises NotAuthorized.
-    check: Callable[[str, Role], Awaitable[None]]
+    #: Asks whether the caller may also play a role on another queue, or with None on all of them;
+    #: raises NotAuthorized.
+    check: Callable[[str | None, Role], Awaitable[None]]
 
     @property
     def queue(self) -> str:
