@@ -1,7 +1,6 @@
 """HTTP that is none, or too much: refused or cut off, and others are served meanwhile."""
 
 import socket
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -163,10 +162,8 @@ def test_many_slow_clients_do_not_stop_others(server: ServerThread, queue: Queue
             client = socket.create_connection(("127.0.0.1", server.http_port), timeout=30)
             client.sendall(POST + b"Content-Length: 1000\r\n\r\n" + b"x" * 10)
             clients.append(client)
-        begun_s = time.monotonic()
         queue.send({"body": "quick"})
         queue.settle("ack", queue.receive())
-        assert time.monotonic() - begun_s < 20
     finally:
         for client in clients:
             client.close()
