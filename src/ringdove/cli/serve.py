@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
@@ -83,18 +84,20 @@ def serve(
     }  # fmt: skip
     _set_up_log(log)
 
-    def ready(server: Server) -> None:
-        if json:
-            emit_json({"host": server.config.host, "port": server.port, "http": server.http_port})
-            sys.stdout.flush()
-        else:
-            host, secure = server.config.host, server.config.tls_cert is not None
-            say(f"Serving on ringdove{'s' * secure}://{host}:{server.port}")
-            if server.http_port >= 0:
-                say(f"SQS and REST on http{'s' * secure}://{host}:{server.http_port}")
-            say("Ctrl-C ends.")
+    run_server(server_config(chosen), partial(_tell, as_json=json))
 
-    run_server(server_config(chosen), ready)
+
+def _tell(server: Server, *, as_json: bool) -> None:
+    """Say where the server can be reached."""
+    host, secure = server.config.host, "s" if server.config.tls_cert else ""
+    if as_json:
+        emit_json({"host": host, "port": server.port, "http": server.http_port})
+        sys.stdout.flush()
+        return
+    say(f"Serving on ringdove{secure}://{host}:{server.port}")
+    if server.http_port >= 0:
+        say(f"SQS and REST on http{secure}://{host}:{server.http_port}")
+    say("Ctrl-C ends.")
 
 
 def _set_up_log(kind: str) -> None:

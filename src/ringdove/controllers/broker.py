@@ -99,9 +99,11 @@ class Broker:
         """The queue, if it was looked up before; a call that uses it finds out if that is stale."""
         return self._catalog.known(name)
 
-    async def list_queues(self, prefix: str = "") -> list[QueueInfo]:
-        """Queues by name."""
-        return await self._catalog.find(prefix)
+    async def list_queues(
+        self, prefix: str = "", after: str = "", max: int = limits.SETTINGS_CACHE_MAX
+    ) -> list[QueueInfo]:
+        """Queues by name, from the first one behind `after`."""
+        return await self._catalog.find(prefix, after, max)
 
     async def change_queue(self, name: str, settings: dict[str, Any]) -> QueueInfo:
         """Change some settings."""
@@ -186,9 +188,10 @@ class Broker:
         target: str | None,
         max: int | None,
         on_progress: Callable[[int], None] | None = None,
+        may_go: Callable[[str], bool] | None = None,
     ) -> int:
         """Send dead letters back."""
-        return await self._dead.redrive(queue, target, max, on_progress)
+        return await self._dead.redrive(queue, target, max, on_progress, may_go)
 
     async def stream(
         self,

@@ -89,8 +89,12 @@ class DeadLetters:
         target: str | None = None,
         max: int | None = None,
         on_progress: Callable[[int], None] | None = None,
+        may_go: Callable[[str], bool] | None = None,
     ) -> int:
-        """Send the dead letters in `queue` back to where each came from, or all to `target`."""
+        """Send the dead letters in `queue` back to where each came from, or all to `target`.
+
+        What a letter says of its origin is only its word: `may_go` says whether to believe it.
+        """
         left = max
         moved = 0
         while left is None or left > 0:
@@ -99,21 +103,28 @@ class DeadLetters:
             if not batch:
                 break
             for received in batch:
-                count = await self._send_back(queue, received, target)
+                count = await self._send_back(queue, received, target, may_go)
                 moved += count
                 left = None if left is None else left - count
             if on_progress is not None:
                 on_progress(moved)
         return moved
 
-    async def _send_back(self, queue: str, received: Received, target: str | None) -> int:
+    async def _send_back(
+        self,
+        queue: str,
+        received: Received,
+        target: str | None,
+        may_go: Callable[[str], bool] | None,
+    ) -> int:
         for block in received.delivered.blocks:
             for position, attributes in enumerate(block.attributes()):
                 home = target or attributes.get(SOURCE)
-                if not isinstance(home, str):
+                believed = isinstance(home, str) and (may_go is None or may_go(home))
+                if not isinstance(home, str) or home == queue or not believed:
                     await self._dequeuer.release([received.receipt], 0)
                     raise QueueNotFound(
-                        f"A message in {queue!r} does not say which queue it came from; "
+                        f"A message in {queue!r} does not say which other queue it came from; "
                         "name the target."
                     )
                 single = block.slice(position, position + 1)

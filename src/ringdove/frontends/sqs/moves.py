@@ -236,7 +236,14 @@ class Moves:
             task.moved += count - moved
             moved = count
 
-        await self._broker.redrive(task.source, task.target, task.per_s or _STEP, note)
+        account = owner_of(task.source)[0]
+        await self._broker.redrive(
+            task.source,
+            task.target,
+            task.per_s or _STEP,
+            note,
+            may_go=lambda home: owner_of(home)[0] == account,
+        )
         return moved > 0
 
 

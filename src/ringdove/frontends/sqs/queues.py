@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from ringdove.frontends.sqs.view import MODIFIED, PURGED, SALT
 from ringdove.protocol.sqs import attributes as rules
 from ringdove.protocol.sqs import policy
 from ringdove.protocol.sqs.errors import SqsError, invalid, invalid_value, missing, no_queue
-from ringdove.protocol.sqs.shapes import need
+from ringdove.protocol.sqs.shapes import need, texts
 
 if TYPE_CHECKING:
     from ringdove.controllers.broker import Broker
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 TAGS_MAX = 50
 _PAGE_MAX = 1_000
 _PURGE_MS = 60_000
+_TOKEN = re.compile(r"[0-9]{1,9}")
 
 
 class Queues:
@@ -41,7 +43,7 @@ class Queues:
     async def create(self, caller: Caller, ask: shapes.CreateQueue) -> dict[str, Any]:
         """See CreateQueue of the API."""
         name = rules.check_name(need(ask.queue_name, "QueueName"))
-        given = dict(ask.attributes or {})
+        given = texts(ask.attributes)
         fifo = name.endswith(".fifo")
         wants_fifo = given.get("FifoQueue", "false").lower() == "true"
         if fifo != wants_fifo and (fifo or wants_fifo):
@@ -109,7 +111,7 @@ class Queues:
             raise invalid_value(
                 text,
                 "RedrivePolicy",
-                "Dead-letter queue must be same type of queue as the source.",
+                "Dead-letter queue must be same type of queue as the source..",
             )
         note = info.settings.notes.get(rules.NOTE + "RedriveAllowPolicy", "")
         if not rules.parse_redrive_allow(note).allows(caller.arn(full)):
@@ -180,7 +182,7 @@ class Queues:
 
     async def change(self, caller: Caller, queue: QueueView, ask: shapes.SetAttributes) -> None:
         """See SetQueueAttributes of the API."""
-        given: dict[str, str] = need(ask.attributes or None, "Attribute.Name")
+        given: dict[str, str] = need(texts(ask.attributes) or None, "Attribute.Name")
         checked = rules.check(given, queue.attributes, fifo=queue.fifo, creating=False)
         settings = await self._settings(caller, queue.name, checked, fifo=queue.fifo)
         await self._annotate(queue, rules.notes_of(checked), settings)
@@ -307,12 +309,13 @@ def _page(
     member: str, urls: list[str], max_results: int | None, token: str | None
 ) -> dict[str, Any]:
     """One page of URLs; the token is the number of those before it."""
+    max_results = max_results or None
     if max_results is not None and not 1 <= max_results <= _PAGE_MAX:
         raise invalid(
             "Value for parameter MaxResults is invalid. "
             f"Reason: MaxResults must be an integer between 1 and {_PAGE_MAX}."
         )
-    if token is not None and (not token.isdecimal() or not token.isascii()):
+    if token is not None and not _TOKEN.fullmatch(token):
         raise invalid("Invalid or expired next token.")
     start = int(token or 0)
     stop = start + (max_results or _PAGE_MAX)

@@ -39,6 +39,7 @@ from ringdove.protocol.sqs.errors import SqsError, no_queue
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from ringdove.controllers.accounts import Account
     from ringdove.controllers.broker import Broker
     from ringdove.frontends.access import Access
     from ringdove.frontends.exchange import Drive, HttpRequest
@@ -240,7 +241,7 @@ class SqsService:
         account = sender
         if owner != sender.id:
             try:
-                account = await self._accounts.get(owner)
+                account = await self._broker.accounts.get(owner)
             except InvalidArgument:
                 return  # Deleted, and its quota with it; its queues stay.
         if account.bytes_max is None:

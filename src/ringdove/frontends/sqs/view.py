@@ -45,7 +45,10 @@ class Caller(NamedTuple):
 def find_queue(caller: Caller, url: str | None) -> str:
     """The full name of the queue that a QueueUrl, or the path of the request, names."""
     text: str = need(url or caller.path_queue or None, "QueueUrl")
-    path = unquote(urlsplit(text).path) if "//" in text else text
+    try:
+        path = unquote(urlsplit(text).path) if "//" in text else text
+    except ValueError:  # "http://[" and its like.
+        raise no_queue() from None
     parts = [part for part in path.split("/") if part]
     if not parts or len(parts[-1]) > 80:
         raise no_queue()

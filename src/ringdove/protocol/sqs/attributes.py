@@ -49,7 +49,12 @@ _COUNTERS = (
 READABLE = (*SETTABLE, *_COUNTERS, "CreatedTimestamp", "LastModifiedTimestamp", "QueueArn")
 
 _ARN = re.compile(r"arn:[a-z-]+:sqs:[a-z0-9-]*:(\d{12}):([\w.-]{1,96})", re.ASCII)
+_ANY_ARN = re.compile(r"arn:[a-z-]+:(?!sqs:)[a-z0-9-]+:[a-z0-9-]*:\d{12}:.{1,256}", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+
+#: What the decoder raises for a text that is no JSON, or is nested without end.
+_NOT_JSON = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 
 def check_name(name: str) -> str:
@@ -118,7 +123,7 @@ def _check_value(name: str, value: str) -> str:
         if name == "KmsDataKeyReusePeriodSeconds" and not value:
             return value
         low, high = _RANGES[name]
-        if not value.isascii() or not value.isdecimal() or not low <= int(value) <= high:
+        if not _NUMBER.fullmatch(value) or not low <= int(value) <= high:
             raise _bad_value(name)
         return str(int(value))
     if name in _WORDS:
@@ -138,7 +143,7 @@ def _bad_value(name: str) -> SqsError:
 def _check_json(name: str, value: str) -> None:
     try:
         document = msgspec.json.decode(value)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except _NOT_JSON:
         raise _bad_value(name) from None
     if not isinstance(document, dict):
         raise _bad_value(name)
@@ -158,7 +163,7 @@ def parse_redrive(text: str) -> Redrive | None:
         return None
     try:
         policy = msgspec.json.decode(text)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except _NOT_JSON:
         policy = None
     if not isinstance(policy, dict):
         raise SqsError(
@@ -181,11 +186,15 @@ def parse_redrive(text: str) -> Redrive | None:
             "RedrivePolicy",
             "Only following attributes are supported: [maxReceiveCount, deadLetterTargetArn].",
         )
-    found = parse_arn(str(policy["deadLetterTargetArn"]))
+    arn = str(policy["deadLetterTargetArn"])
+    found = parse_arn(arn)
     if found is None:
-        raise invalid_value(text, "RedrivePolicy", "Invalid value for deadLetterTargetArn.")
+        reason = "Invalid value for deadLetterTargetArn."
+        if _ANY_ARN.fullmatch(arn):
+            reason = "Only SQS queues are valid resources for deadLetterTargetArn."
+        raise invalid_value(text, "RedrivePolicy", reason)
     count = str(policy["maxReceiveCount"])
-    if not count.isdecimal() or not 1 <= int(count) <= 1000:
+    if not _NUMBER.fullmatch(count) or not 1 <= int(count) <= 1000:
         raise invalid_value(
             text,
             "RedrivePolicy",
@@ -214,7 +223,7 @@ def parse_redrive_allow(text: str) -> RedriveAllow:
         return RedriveAllow("allowAll")
     try:
         allow = msgspec.json.decode(text, type=RedriveAllow)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except _NOT_JSON:
         allow = RedriveAllow("?")
     by_queue = allow.redrive_permission == "byQueue"
     if allow.redrive_permission not in ("allowAll", "denyAll", "byQueue"):

@@ -7,7 +7,7 @@ import re
 import string
 from typing import TYPE_CHECKING, Any
 
-from ringdove.protocol.sqs.errors import SqsError, invalid, invalid_value
+from ringdove.protocol.sqs.errors import SqsError, invalid, invalid_value, missing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,8 @@ RECEIVE_MAX = 10
 #: Messages of one queue that may be received and neither deleted nor visible again.
 IN_FLIGHT_MAX = 120_000
 
-_ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+#: Characters that XML, and so the API, cannot carry.
+ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _TOKEN = re.compile(rf"[A-Za-z0-9{re.escape(string.punctuation)}]{{1,128}}")
 _ATTRIBUTE_NAME = re.compile(r"[\w.-]+")
@@ -45,7 +46,7 @@ _ILLEGAL_TEXT = (
 
 def check_body(body: str) -> None:
     """Refuse characters that XML cannot carry."""
-    if not body.isprintable() and _ILLEGAL.search(body):
+    if not body.isprintable() and ILLEGAL.search(body):
         raise SqsError("InvalidMessageContents", _ILLEGAL_TEXT)
 
 
@@ -72,9 +73,8 @@ def check_delay(seconds: int) -> None:
     check_range(seconds, "DelaySeconds", 0, DELAY_S_MAX, reason)
 
 
-def check_visibility(seconds: int) -> None:
+def check_visibility(seconds: int, reason: str) -> None:
     """Refuse a visibility timeout outside its range."""
-    reason = f"VisibilityTimeout must be an integer between 0 and {VISIBILITY_S_MAX}."
     check_range(seconds, "VisibilityTimeout", 0, VISIBILITY_S_MAX, reason)
 
 
@@ -92,8 +92,10 @@ def check_entries(entries: Sequence[Entry | Held], action: str) -> None:
             f"You have sent {len(entries)}.",
         )
     seen = set()
-    for entry in entries:
-        if entry.id is None or not _ENTRY_ID.fullmatch(entry.id):
+    for number, entry in enumerate(entries, 1):
+        if entry.id is None:
+            raise missing(f"{action}RequestEntry.{number}.Id")
+        if not _ENTRY_ID.fullmatch(entry.id):
             raise SqsError(
                 "InvalidBatchEntryId",
                 "A batch entry id can only contain alphanumeric characters, hyphens and "
@@ -139,6 +141,13 @@ def _check_name(name: str) -> None:
 
 def _check_value(name: str, attribute: AttributeValue) -> None:
     kind = attribute.data_type or ""
+    if attribute.string_list_values or attribute.binary_list_values:
+        raise invalid("Message attribute list values in SendMessage operation are not supported.")
+    if not (kind or attribute.string_value or attribute.binary_value):
+        raise invalid(
+            f"The message (user) attribute '{name}' must contain a non-empty message attribute "
+            "value."
+        )
     if len(kind) > 256:
         raise invalid("Message (user) attribute types must be shorter than 256 Bytes")
     base = kind.partition(".")[0]
@@ -154,7 +163,7 @@ def _check_value(name: str, attribute: AttributeValue) -> None:
         raise invalid(
             f"Message (user) attribute '{name}' must contain a non-empty value of type '{base}'."
         )
-    if base == "String" and _ILLEGAL.search(str(value)):
+    if base == "String" and ILLEGAL.search(str(value)):
         raise invalid(_ILLEGAL_TEXT)
     if base == "Number" and not _NUMBER.fullmatch(str(value)):
         raise invalid(f"Can't cast the value of message (user) attribute '{name}' to a number.")

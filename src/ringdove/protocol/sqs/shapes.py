@@ -23,6 +23,13 @@ class AttributeValue(Shape):
     data_type: str | None = None
     string_value: str | None = None
     binary_value: bytes | None = None
+    #: Part of the API and refused by it.
+    string_list_values: Any = None
+    binary_list_values: Any = None
+
+
+#: Values of queue attributes are text; numbers and truth are taken too.
+QueueAttributes = dict[str, str | int | float | bool | None]
 
 
 class QueueRequest(Shape):
@@ -35,7 +42,7 @@ class CreateQueue(Shape):
     """See the API."""
 
     queue_name: str | None = None
-    attributes: dict[str, str] | None = None
+    attributes: QueueAttributes | None = None
     tags: dict[str, str] | None = msgspec.field(name="tags", default=None)
 
 
@@ -72,7 +79,7 @@ class GetAttributes(QueueRequest):
 class SetAttributes(QueueRequest):
     """See SetQueueAttributes of the API."""
 
-    attributes: dict[str, str] | None = None
+    attributes: QueueAttributes | None = None
 
 
 class AddPermission(QueueRequest):
@@ -203,6 +210,15 @@ ACTIONS: dict[str, type[Shape]] = {
     "TagQueue": TagQueue,
     "UntagQueue": UntagQueue,
 }
+
+
+def texts(attributes: QueueAttributes | None) -> dict[str, str]:
+    """Queue attributes as text, without those that are null."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in (attributes or {}).items()
+        if value is not None
+    }
 
 
 def need(value: Any, parameter: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
@@ -10,6 +11,7 @@ from xml.sax.saxutils import escape
 import msgspec
 
 from ringdove.protocol.sqs.errors import SqsError, invalid
+from ringdove.protocol.sqs.rules import ILLEGAL
 from ringdove.protocol.sqs.shapes import ACTIONS, Shape
 
 if TYPE_CHECKING:
@@ -19,6 +21,12 @@ NAMESPACE = "http://queue.amazonaws.com/doc/2012-11-05/"
 
 #: Fields of one query request: ten entries with ten attributes each, and some room.
 _FIELDS_MAX = 1_000
+
+#: Parts of a field's name: SendMessageBatchRequestEntry.1.MessageAttribute.1.Value.DataType.
+_PARTS_MAX = 6
+
+#: Digits of a number in a field's name.
+_DIGITS_MAX = 6
 
 _decoders = {name: msgspec.json.Decoder(shape, strict=False) for name, shape in ACTIONS.items()}
 
@@ -33,8 +41,23 @@ def from_json(action: str, body: bytes) -> Shape:
         raise SqsError("UnknownOperationException", f"There is no action {action!r}.")
     try:
         return decoder.decode(body or b"{}")
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise SqsError("SerializationException", f"The request cannot be read: {error}") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise SqsError("SerializationException", _unreadable(str(error))) from None
+
+
+def _unreadable(text: str) -> str:
+    """What the API says of a value of the wrong type."""
+    for part, told in _WRONG_TYPES.items():
+        if part in text:
+            return told
+    return f"The request cannot be read: {text}"
+
+
+_WRONG_TYPES = {
+    ", got `object`": "Start of structure or map found where not expected.",
+    ", got `array`": "Start of list found where not expected",
+    "Expected `int | null`, got `str`": "STRING_VALUE can not be converted to an Integer",
+}
 
 
 def to_json(reply: dict[str, Any] | None) -> bytes:
@@ -70,9 +93,16 @@ def from_fields(action: str, fields: dict[str, str]) -> Shape:
         raise invalid_action(action)
     tree: dict[str, Any] = {}
     for name, value in fields.items():
-        _plant(tree, name.split("."), value)
+        path = name.split(".")
+        if len(path) <= _PARTS_MAX:
+            _plant(tree, path, value)
+    members = _members(action, tree)
+    if action.endswith("Batch"):
+        members.setdefault("Entries", [])
+    if "AttributeNames" in members:
+        members.pop("MessageSystemAttributeNames", None)  # The older list wins here.
     try:
-        return msgspec.convert(_members(action, tree), shape, strict=False)
+        return msgspec.convert(members, shape, strict=False)
     except msgspec.ValidationError as error:
         raise invalid(f"The request cannot be read: {error}") from None
 
@@ -95,6 +125,8 @@ def _members(action: str, tree: dict[str, Any]) -> dict[str, Any]:
     """Numbered fields as lists and maps, under the names of the JSON protocol."""
     found: dict[str, Any] = {}
     for name, value in tree.items():
+        if name in _REPEATED and not value:
+            continue  # How some clients write a list without anything in it.
         if name in _LISTS and isinstance(value, dict):
             found[_LISTS[name]] = [item for _, item in _numbered(value) if isinstance(item, str)]
         elif name in _MAPS and isinstance(value, dict):
@@ -103,7 +135,7 @@ def _members(action: str, tree: dict[str, Any]) -> dict[str, Any]:
                 member = "tags"
             found[member] = {
                 str(item.get(key, "")): item.get(content, "")
-                for _, item in _numbered(value)
+                for _, item in _numbered(value) or [(1, value)]
                 if isinstance(item, dict)
             }
         elif name == f"{action}RequestEntry" and isinstance(value, dict):
@@ -116,7 +148,12 @@ def _members(action: str, tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def _numbered(items: dict[str, Any]) -> list[tuple[int, Any]]:
-    return sorted((int(number), item) for number, item in items.items() if number.isdecimal())
+    found = [
+        (int(number), item)
+        for number, item in items.items()
+        if number.isdecimal() and len(number) <= _DIGITS_MAX
+    ]
+    return sorted(found, key=itemgetter(0))
 
 
 _LISTS = {
@@ -134,6 +171,9 @@ _MAPS = {
     "MessageAttribute": ("MessageAttributes", "Name", "Value"),
     "MessageSystemAttribute": ("MessageSystemAttributes", "Name", "Value"),
 }
+
+#: Members with several values, by their names in either protocol.
+_REPEATED = {*_LISTS, *_LISTS.values(), *_MAPS, *(own[0] for own in _MAPS.values()), "Entries"}
 
 
 # -- XML ----------------------------------------------------------------------------------------
@@ -171,7 +211,10 @@ def _text(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    return escape(str(value), {"\r": "&#13;", '"': "&quot;"})
+    text = str(value)
+    if not text.isprintable():
+        text = ILLEGAL.sub("\ufffd", text)  # XML has no way to write them.
+    return escape(text, {"\r": "&#13;", '"': "&quot;"})
 
 
 def _elements(action: str, members: dict[str, Any]) -> Iterator[str]:
