@@ -298,6 +298,7 @@ def test_a_second_server_on_the_same_data_is_refused(tmp_path: Path, server: Ser
         ServerThread(tmp_path / "data")
     refused = run_command("--data", str(tmp_path / "data"), "serve", "--port", "0", "--http", "0")
     assert refused.returncode == 3
+    assert b"--url ringdove://" in refused.stderr
     assert b"Traceback" not in refused.stderr
     assert_works(server.url)
 

@@ -35,8 +35,8 @@ def serve(
 ) -> None:
     """Serve the queues of a data directory over TCP, until SIGTERM or Ctrl-C.
 
-    Each option can also be given in the environment (RINGDOVE_PORT=7117) or in the table [serve] of
-    ringdove.toml.
+    Each option but --log and --json can also be given in the environment (RINGDOVE_PORT=7117) or in
+    the table [serve] of ringdove.toml.
 
     Example: `ringdove --data ./data serve`, and elsewhere
     `ringdove --url ringdove://127.0.0.1:7117 queue create readings`.
@@ -77,6 +77,7 @@ def serve(
         "insecure": insecure or None, "memory": memory or None,
         "data": None if memory else str(session.directory()),
     }  # fmt: skip
+    config = server_config(chosen)
     _set_up_log(log)
 
     def ready(server: Server) -> None:
@@ -86,7 +87,7 @@ def serve(
         else:
             say(f"Serving on ringdove://{server.config.host}:{server.port}; Ctrl-C ends.")
 
-    run_server(server_config(chosen), ready)
+    run_server(config, ready)
 
 
 def _set_up_log(kind: str) -> None:
