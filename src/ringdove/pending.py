@@ -151,7 +151,7 @@ def on_event_loop() -> bool:
 
 
 class _ByHand(threading.local):
-    #: Whether a `Runner` is driving the coroutine that runs in this thread.
+    #: Whether the coroutine that runs in this thread is driven by hand, even on an event loop.
     driving = False
 
 
@@ -222,12 +222,15 @@ class Started(Generic[T]):
 
     def _advance(self, step: Callable[[], tuple[Pending[Any], float | None]]) -> None:
         self._step = None
+        before, _by_hand.driving = _by_hand.driving, True
         try:
             self._step = step()
         except StopIteration as stop:
             self._value = stop.value
         except BaseException as error:  # noqa: BLE001  raised again by finish
             self._error = error
+        finally:
+            _by_hand.driving = before
 
 
 def _refuse_on_event_loop(coroutine: Coroutine[Any, Any, Any]) -> None:
