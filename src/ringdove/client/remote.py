@@ -107,6 +107,7 @@ class RemoteBackend:
         else:
             await self._elsewhere(link.close(), link.loop)
             self._background.stop()
+            link.refuse_inbox()
 
     async def _elsewhere(
         self, coroutine: Any, loop: asyncio.AbstractEventLoop | None = None
