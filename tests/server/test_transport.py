@@ -336,6 +336,10 @@ def test_metrics_tell_what_happens(server: ServerThread, rd: ringdove.Connection
     queue = rd.create_queue("readings")
     queue.send_many([b"x"] * 10)
     queue.receive(max=3)
+    streamed = rd.create_queue("streamed")
+    streamed.send_many([b"x"] * 5)
+    with streamed.stream() as stream:
+        assert len(next(iter(stream))) == 5
     status, text = get(f"{server.http_url}/metrics")
     assert status == 200
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
@@ -344,6 +348,7 @@ def test_metrics_tell_what_happens(server: ServerThread, rd: ringdove.Connection
     assert float(values["ringdove_connections_accepted_total"]) == 1
     assert float(values["ringdove_requests_total"]) >= 3
     assert float(values["ringdove_delivered_messages_total"]) == 3
+    assert float(values["ringdove_written_messages_total"]) == 8
     assert float(values['ringdove_queue_sent_messages_total{queue="readings"}']) == 10
     assert float(values['ringdove_queue_bytes{queue="readings"}']) > 0
     assert float(values[state % "leased"]) == 3
