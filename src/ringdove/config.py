@@ -47,10 +47,13 @@ def server_config(flags: dict[str, Any]) -> ServerConfig:
         if name != "data" and (value := os.environ.get(f"RINGDOVE_{name.upper()}"))
     }
     chosen = {key: value for key, value in flags.items() if value is not None}
-    try:
-        return msgspec.convert(
-            {**_file().get("serve", {}), **environment, **chosen}, ServerConfig, strict=False
+    written = _file().get("serve", {})
+    if not isinstance(written, dict):
+        raise InvalidArgument(
+            f"'serve' is {written!r} in ringdove.toml; it must be a table: [serve], port = 7117."
         )
+    try:
+        return msgspec.convert({**written, **environment, **chosen}, ServerConfig, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"The server's configuration cannot be used: {error}.") from error
 

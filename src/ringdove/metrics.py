@@ -62,6 +62,7 @@ class _Collector:
             "dequeue_hits": ("Visits to stripes that found messages.", dequeuer.hits),
             "dequeue_misses": ("Visits to stripes that found none.", dequeuer.misses),
             "dequeue_looks": ("Rounds of reading counters.", dequeuer.looks),
+            "written_messages": ("Messages written to clients and streams.", native.messages_out),
             "appended_blocks": ("Blocks given to the store.", enqueuer.blocks),
             "joined_blocks": ("Of these, joined from several sends.", enqueuer.joined),
         }

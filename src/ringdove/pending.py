@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: The event loop of the calling code, None when it does not run under asyncio.
+running_loop = asyncio._get_running_loop  # noqa: SLF001  documented for frameworks
+
 #: Guards the callback lists of all pendings; held for a few instructions at a time.
 _callbacks_lock = threading.Lock()
 
@@ -147,11 +150,11 @@ class _Until:
 
 def on_event_loop() -> bool:
     """Whether the calling code runs under asyncio, so that it must not block."""
-    return asyncio._get_running_loop() is not None  # noqa: SLF001  documented for frameworks
+    return running_loop() is not None
 
 
 class _ByHand(threading.local):
-    #: Whether a `Runner` is driving the coroutine that runs in this thread.
+    #: Whether the coroutine that runs in this thread is driven by hand, even on an event loop.
     driving = False
 
 
@@ -159,7 +162,7 @@ _by_hand = _ByHand()
 
 
 def _wait(pending: Pending[Any], timeout_s: float | None) -> Generator[Any, Any, None]:
-    loop = None if _by_hand.driving else asyncio._get_running_loop()  # noqa: SLF001
+    loop = None if _by_hand.driving else running_loop()
     if loop is None:
         yield pending, timeout_s
         return
@@ -171,7 +174,7 @@ def _wait(pending: Pending[Any], timeout_s: float | None) -> Generator[Any, Any,
             future.set_result(None)
 
     def delivered() -> None:
-        if asyncio._get_running_loop() is loop:  # noqa: SLF001
+        if running_loop() is loop:
             settle()
             return
         try:
@@ -222,12 +225,15 @@ class Started(Generic[T]):
 
     def _advance(self, step: Callable[[], tuple[Pending[Any], float | None]]) -> None:
         self._step = None
+        before, _by_hand.driving = _by_hand.driving, True
         try:
             self._step = step()
         except StopIteration as stop:
             self._value = stop.value
         except BaseException as error:  # noqa: BLE001  raised again by finish
             self._error = error
+        finally:
+            _by_hand.driving = before
 
 
 def _refuse_on_event_loop(coroutine: Coroutine[Any, Any, Any]) -> None:
@@ -299,7 +305,7 @@ class Runner:
         if not self._scheduled:
             self._scheduled = True
             try:
-                if asyncio._get_running_loop() is self.loop:  # noqa: SLF001
+                if running_loop() is self.loop:
                     self.loop.call_soon(self._go_on)
                 else:
                     self.loop.call_soon_threadsafe(self._go_on)

@@ -7,6 +7,8 @@ import sys
 import pytest
 
 from ringdove.cli import EXIT_INTERRUPTED, EXIT_OK, EXIT_REFUSED, EXIT_STORE, EXIT_USAGE, run
+from ringdove.config import server_config
+from ringdove.errors import InvalidArgument
 
 
 class Shell:
@@ -212,6 +214,13 @@ def test_fsck_backup_and_compact(readings, tmp_path):
     assert sh("receive", "readings", "-n", "9999", "--ack").count("x") == 1000
 
 
+@pytest.mark.parametrize("url", ["ringdove://127.0.0.1:1", "memory:"])
+@pytest.mark.parametrize("arguments", [["fsck"], ["backup", "copy"], ["compact"]])
+def test_what_works_on_a_directory_refuses_another_place(capfd, url, arguments):
+    assert run(["--url", url, *arguments]) == EXIT_REFUSED
+    assert f"not on {url!r}: use --data" in capfd.readouterr().err
+
+
 def test_fsck_finds_a_flipped_byte(readings):
     sh = readings
     sh("send", "readings", "findme" * 100)
@@ -269,6 +278,26 @@ def test_url_environment_and_config_name_the_place(readings, tmp_path, monkeypat
     (tmp_path / "ringdove.toml").write_text("url = \n")
     assert run(["queue", "list"]) == EXIT_REFUSED
     assert run(["--url", "memory:", "fsck"]) == EXIT_REFUSED
+
+
+@pytest.mark.parametrize("text", ["serve = 3", "serve = 'fast'", "serve = [1]", "[[serve]]"])
+def test_a_file_whose_serve_is_no_table_is_refused(sh, tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ringdove.toml").write_text(text)
+    sh("serve", code=EXIT_REFUSED)
+    assert "it must be a table" in sh.err
+
+
+def test_what_a_server_is_told_comes_from_flags_then_environment_then_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ringdove.toml").write_text("[serve]\nport = 1\nhttp = 2\ntoken = 'written'\n")
+    monkeypatch.setenv("RINGDOVE_HTTP", "3")
+    monkeypatch.setenv("RINGDOVE_TOKEN", "surrounding")
+    config = server_config({"token": "given", "unix": None})
+    assert (config.port, config.http, config.token, config.unix) == (1, 3, "given", None)
+    monkeypatch.setenv("RINGDOVE_HTTP", "many")
+    with pytest.raises(InvalidArgument, match="cannot be used"):
+        server_config({})
 
 
 def test_ctrl_c_leaves_cleanly(readings, monkeypatch):

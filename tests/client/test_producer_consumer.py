@@ -127,6 +127,17 @@ def test_leaving_the_loop_gives_the_rest_back_at_once(real):
     assert queue.receive(max=10).bodies() == [b"4", b"5", b"6", b"7", b"8", b"9"]
 
 
+def test_closing_a_consumer_gives_the_rest_back_at_once(real):
+    queue = real.create_queue("q", lease_ms=600_000)
+    queue.send_many([b"0", b"1", b"2"])
+    consumer = queue.consumer(max=3)
+    messages = iter(consumer)
+    assert [next(messages).body, next(messages).body] == [b"0", b"1"]
+    consumer.close()
+    consumer.close()
+    assert queue.receive(max=3).bodies() == [b"1", b"2"]
+
+
 def test_a_handler_that_fails_gives_the_message_back(real):
     queue = real.create_queue("q", lease_ms=600_000)
     queue.send_many([b"0", b"1", b"2"])

@@ -237,6 +237,16 @@ def test_parked_receivers_do_nothing_while_they_wait(rd):
     assert dequeuer.misses == misses
 
 
+@pytest.mark.parametrize("shape", [{"stripes": 4}, {"priority": 3}])
+def test_wake_does_not_look_again_where_nothing_has_come(rd, shape):
+    queue = rd.create_queue("q", dequeue="wake", **shape)
+    for _ in range(3):
+        assert not queue.receive()
+    assert rd.backend.dequeuer.misses == 4
+    queue.send(b"x")
+    assert queue.receive().bodies() == [b"x"]
+
+
 def test_who_waits_hears_of_arrivals_on_stripes_added_meanwhile(rd):
     queue = rd.create_queue("q", dequeue="wake")
     receiving = Receiving(queue, wait=2)

@@ -64,6 +64,25 @@ def test_a_producer_loses_and_repeats_nothing(rd, network, fault, stripes):
     assert stored(queue) == numbered()
 
 
+@pytest.mark.parametrize("stripes", [1, 3])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_asynchronous_producer_loses_and_repeats_nothing(rd, network, fault, stripes):
+    queue = rd.create_queue("q", delivery="exactly-once", durability="memory", stripes=stripes)
+    network.harm = FAULTS[fault]()
+
+    async def main() -> None:
+        async with (
+            ringdove.aio.connect(network.url, silence_s=1) as client,
+            client.queue("q").producer(name="p", block_messages=3, linger_ms=1) as producer,
+        ):
+            for body in numbered():
+                await producer.send(body)
+
+    asyncio.run(main())
+    assert network.harmed
+    assert stored(queue) == numbered()
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_single_sends_are_stored_once_each(rd, network, fault):
     """M2: without a producer's name, the connection's own numbers recognise a repetition."""

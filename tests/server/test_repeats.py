@@ -13,8 +13,11 @@ import pytest
 import ringdove
 from ringdove.client.address import parse
 from ringdove.client.link import Link, LinkOptions
-from ringdove.errors import InvalidArgument, WaitTimeout
+from ringdove.controllers.broker import Broker
+from ringdove.controllers.sending import Delivered, Parcel
+from ringdove.errors import InvalidArgument, SequenceRefused, WaitTimeout
 from ringdove.frontends.connection import Connection
+from ringdove.stores.base import StripeId
 from server.running import PATIENCE_S, ServerThread
 
 MB = 1 << 20
@@ -88,6 +91,24 @@ def test_a_subscription_whose_end_was_answered_in_vain_is_no_error(rd, lose_next
     queue.subscribe("s")
     lose_next_answer()
     queue.unsubscribe("s")
+
+
+def test_a_send_that_is_refused_for_ever_is_never_sent_without_a_number(
+    rd, monkeypatch: pytest.MonkeyPatch
+):
+    queue = rd.create_queue("q", delivery="exactly-once")
+    producers: list[bytes | None] = []
+
+    async def refuse(self: Broker, queue: str, version: int, parcel: Parcel) -> Delivered:
+        producers.extend(segment.producer for segment in parcel.segments)
+        return StripeId(1, 0, 0), [SequenceRefused("Too early.", 0)]
+
+    monkeypatch.setattr(Broker, "deliver", refuse)
+    with pytest.raises(SequenceRefused):
+        queue.send(b"x")
+    assert len(producers) > 1
+    assert len(set(producers)) == len(producers), "each attempt has a name of its own"
+    assert None not in producers
 
 
 # -- more than fits in a frame ---------------------------------------------------------------------

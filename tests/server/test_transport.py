@@ -17,12 +17,15 @@ import trustme
 import ringdove
 from ringdove import limits, metrics
 from ringdove.client.address import parse
+from ringdove.controllers.broker import Broker
+from ringdove.controllers.catalog import QueueInfo
 from ringdove.errors import (
     InvalidArgument,
     NotAuthorized,
     StoreLocked,
     StoreUnavailable,
 )
+from ringdove.pending import Pending
 from ringdove.protocol import messages
 from ringdove.protocol.messages import Verb
 from server.running import PATIENCE_S, ServerProcess, ServerThread, run_command, wait_for
@@ -298,6 +301,7 @@ def test_a_second_server_on_the_same_data_is_refused(tmp_path: Path, server: Ser
         ServerThread(tmp_path / "data")
     refused = run_command("--data", str(tmp_path / "data"), "serve", "--port", "0", "--http", "0")
     assert refused.returncode == 3
+    assert b"--url ringdove://" in refused.stderr
     assert b"Traceback" not in refused.stderr
     assert_works(server.url)
 
@@ -335,6 +339,10 @@ def test_metrics_tell_what_happens(server: ServerThread, rd: ringdove.Connection
     queue = rd.create_queue("readings")
     queue.send_many([b"x"] * 10)
     queue.receive(max=3)
+    streamed = rd.create_queue("streamed")
+    streamed.send_many([b"x"] * 5)
+    with streamed.stream() as stream:
+        assert len(next(iter(stream))) == 5
     status, text = get(f"{server.http_url}/metrics")
     assert status == 200
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
@@ -343,6 +351,7 @@ def test_metrics_tell_what_happens(server: ServerThread, rd: ringdove.Connection
     assert float(values["ringdove_connections_accepted_total"]) == 1
     assert float(values["ringdove_requests_total"]) >= 3
     assert float(values["ringdove_delivered_messages_total"]) == 3
+    assert float(values["ringdove_written_messages_total"]) == 8
     assert float(values['ringdove_queue_sent_messages_total{queue="readings"}']) == 10
     assert float(values['ringdove_queue_bytes{queue="readings"}']) > 0
     assert float(values[state % "leased"]) == 3
@@ -380,6 +389,32 @@ def test_sigterm_answers_receivers_that_wait_and_ends_well(process: ServerProces
         assert client.closed()
     assert process.wait() == 0
     assert "Traceback" not in process.log
+
+
+def test_a_request_to_a_server_that_drains_is_refused_and_what_was_accepted_is_answered(
+    server: ServerThread, rd: ringdove.Connection, monkeypatch: pytest.MonkeyPatch
+):
+    rd.create_queue("q")
+    held: Pending[None] = Pending()
+    get_queue = Broker.get_queue
+
+    async def slow(self: Broker, name: str) -> QueueInfo:
+        await held
+        return await get_queue(self, name)
+
+    monkeypatch.setattr(Broker, "get_queue", slow)
+    with RawClient(server.port) as client:
+        client.hello().send(Verb.GET, 1, "q")
+        assert client.ask(Verb.PING, 2).number == 2
+        server.ask_to_stop()
+        assert client.next().verb == Verb.GOODBYE
+        refused = client.ask(Verb.LIST, 3, "")
+        assert (refused.verb, refused.number) == (Verb.ERROR, 3)
+        assert error_of(refused).code == "closed"
+        server.loop.call_soon_threadsafe(held.resolve, None)
+        accepted = client.next()
+        assert (accepted.verb, accepted.number) == (Verb.REPLY, 1)
+        assert client.closed()
 
 
 def test_sigterm_keeps_every_send_that_was_acknowledged(process: ServerProcess):

@@ -121,6 +121,7 @@ def compact(*, json: JsonFlag = False) -> None:
     from ringdove.pending import run
     from ringdove.stores.embedded import EmbeddedStore
 
+    directory()  # A URL that names none is refused here.
     with connected() as connection, progress("compacting"):
         backend = connection.backend
         assert isinstance(backend, Broker)

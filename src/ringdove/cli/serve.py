@@ -37,8 +37,8 @@ def serve(
 ) -> None:
     """Serve the queues of a data directory over TCP, until SIGTERM or Ctrl-C.
 
-    Each option can also be given in the environment (RINGDOVE_PORT=7117) or in the table [serve] of
-    ringdove.toml.
+    Each option but --log and --json can also be given in the environment (RINGDOVE_PORT=7117) or in
+    the table [serve] of ringdove.toml.
 
     Example: `ringdove --data ./data serve`, and elsewhere
     `ringdove --url ringdove://127.0.0.1:7117 queue create readings`.
@@ -82,9 +82,10 @@ def serve(
         "memory": memory or None,
         "data": None if memory else str(session.directory()),
     }  # fmt: skip
+    config = server_config(chosen)
     _set_up_log(log)
 
-    run_server(server_config(chosen), partial(_tell, as_json=json))
+    run_server(config, partial(_tell, as_json=json))
 
 
 def _tell(server: Server, *, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ringdove import limits
 from ringdove.client.backend import Backend, make_backend
+from ringdove.client.closing import AsyncClosable
 from ringdove.client.delivery import BaseBatch, BaseMessage, Chunk, chunks_of
 from ringdove.client.joining import Joiner, ProducerOptions
 from ringdove.client.leases import LeaseKeeper
@@ -31,7 +32,6 @@ from ringdove.stores.base import Start, StripeId
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable
-    from types import TracebackType
 
     from ringdove.controllers.broker import QueueStats
     from ringdove.controllers.catalog import QueueInfo
@@ -99,7 +99,7 @@ class Batch(BaseBatch[Message]):
         await self._queue.extend(self.receipts(), lease_ms)
 
 
-class Connection:
+class Connection(AsyncClosable):
     """A way to queues: in this process, on a server, or on a fabric, by its URL."""
 
     def __init__(self, url: str, **options: Any) -> None:
@@ -133,14 +133,6 @@ class Connection:
 
     async def __aenter__(self) -> Self:
         return await self.open()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def queue(self, name: str) -> Queue:
         """A queue by name. Nothing is looked up until it is used."""
@@ -321,7 +313,7 @@ class Queue:
         return await self.backend.subscriptions(self.name)
 
 
-class Producer:
+class Producer(AsyncClosable):
     """Joins single sends into blocks. `send` waits only while too many blocks are in flight."""
 
     def __init__(self, queue: Queue, options: ProducerOptions) -> None:
@@ -357,17 +349,6 @@ class Producer:
     async def close(self) -> None:
         """Flush."""
         await self.flush()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def _linger_over(self) -> None:
         task = asyncio.get_running_loop().create_task(self._dispatch())
@@ -412,7 +393,7 @@ class Producer:
             self._room.release()
 
 
-class Consumer:
+class Consumer(AsyncClosable):
     """Receives for ever and keeps leases alive while a message is being handled.
 
         async for message in queue.consumer():
@@ -442,15 +423,8 @@ class Consumer:
         self._keeper = LeaseKeeper(ack, ack_linger_ms)
         self._open: list[AsyncGenerator[Message]] = []
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def close(self) -> None:
+        """End every loop over the messages; what is unfinished is given back. Idempotent."""
         for messages in self._open:
             await messages.aclose()
         self._open.clear()
@@ -495,7 +469,7 @@ class Consumer:
                 await self._queue.backend.extend(receipts, lease_ms)
 
 
-class Stream(Reading):
+class Stream(Reading, AsyncClosable):
     """Batches in order, from the subscription's position or one that you keep (reading.py).
 
         async with queue.stream("billing") as stream:
@@ -514,14 +488,6 @@ class Stream(Reading):
     async def __aenter__(self) -> Self:
         await self.open(self._queue.backend, self._queue.name)
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def __aiter__(self) -> AsyncGenerator[Batch]:
         while batch := await self.next_batch():

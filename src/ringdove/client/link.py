@@ -25,6 +25,7 @@ from ringdove.errors import (
     StoreUnavailable,
     WaitTimeout,
 )
+from ringdove.pending import running_loop
 from ringdove.protocol import frames, messages
 from ringdove.protocol.frames import FrameDecoder
 from ringdove.protocol.messages import Verb
@@ -156,20 +157,26 @@ class Link:
     def submit(self, request: Request) -> None:
         """Begin a request; from any thread."""
         self._inbox.append(request)
-        if asyncio._get_running_loop() is self.loop:  # noqa: SLF001
+        if running_loop() is self.loop:
             self._take_inbox()
         elif not self._scheduled:
             self._scheduled = True
             try:
                 self.loop.call_soon_threadsafe(self._take_inbox)
-            except RuntimeError:
-                while self._inbox:
-                    closed = ConnectionClosed("The connection has been closed.")
-                    self._inbox.popleft().answer.fail(closed)
+            except RuntimeError:  # The loop was closed.
+                self.refuse_inbox()
+
+    def refuse_inbox(self) -> None:
+        """Fail what nobody will take any more: the loop is closed."""
+        self._scheduled = False  # First, so that whoever submits later comes here itself.
+        with contextlib.suppress(IndexError):
+            while True:
+                request = self._inbox.popleft()
+                request.answer.fail(ConnectionClosed("The connection has been closed."))
 
     def abandon(self, request: Request) -> None:
         """Nobody waits for a request any more; from any thread."""
-        if asyncio._get_running_loop() is self.loop:  # noqa: SLF001
+        if running_loop() is self.loop:
             self._abandon(request)
         else:
             with contextlib.suppress(RuntimeError):
@@ -203,7 +210,7 @@ class Link:
 
     def write_soon(self, buffers: list[Buffer]) -> None:
         """`write`, from any thread."""
-        if asyncio._get_running_loop() is self.loop:  # noqa: SLF001
+        if running_loop() is self.loop:
             self.write(buffers)
         else:
             with contextlib.suppress(RuntimeError):
@@ -415,6 +422,7 @@ class BackgroundLoop:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+        self.loop.run_until_complete(asyncio.sleep(0))  # What was asked for before the end is done.
         self.loop.close()
 
     def stop(self) -> None:

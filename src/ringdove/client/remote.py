@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from ringdove.errors import ClientError
     from ringdove.protocol.frames import Frame
 
-#: Times that a send is numbered anew, because others before it failed.
+#: Times that a send is numbered, each time anew because others before it failed; the last time
+#: under a name of its own, so that there are no others.
 _SEQUENCE_ATTEMPTS = 8
 
 #: Times that a request damaged on its way is repeated.
@@ -107,6 +108,7 @@ class RemoteBackend:
         else:
             await self._elsewhere(link.close(), link.loop)
             self._background.stop()
+            link.refuse_inbox()
 
     async def _elsewhere(
         self, coroutine: Any, loop: asyncio.AbstractEventLoop | None = None
@@ -261,23 +263,25 @@ class RemoteBackend:
         """See Backend."""
         if outgoing.producer is not None or outgoing.ids is not None:
             return await self._sender.send(queue, outgoing)
-        for _ in range(_SEQUENCE_ATTEMPTS):
+        for attempt in range(1, _SEQUENCE_ATTEMPTS + 1):
             info = await self.get(queue)
             if not info.settings.exactly_once:
-                break
-            own = self._sequencer(info)
+                return await self._sender.send(queue, outgoing)
+            last = attempt == _SEQUENCE_ATTEMPTS
+            own = Sequencer(os.urandom(16)) if last else self._sequencer(info)
             numbered = outgoing._replace(producer=own, sequences={})
             try:
                 return await self._sender.send(queue, numbered)
             except SequenceRefused:
                 # A send before this one failed and left a gap; nothing of this one was stored.
                 self._retire(info, own)
-                if numbered.sequences is not None and len(numbered.sequences) > 1:
+                several = numbered.sequences is not None and len(numbered.sequences) > 1
+                if several or last:
                     raise
             except BaseException:
                 self._retire(info, own)
                 raise
-        return await self._sender.send(queue, outgoing)
+        raise AssertionError
 
     def _sequencer(self, info: QueueInfo) -> Sequencer:
         """Numbers sends without a producer of their own, so that a repeated one is recognised.

@@ -18,6 +18,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Self
 
 from ringdove.client import aio
+from ringdove.client.closing import Closable
 from ringdove.client.delivery import BaseBatch, BaseMessage, Chunk
 from ringdove.client.joining import Joiner, ProducerOptions
 from ringdove.client.leases import LeaseKeeper
@@ -28,7 +29,6 @@ from ringdove.pending import Pending, run, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
-    from types import TracebackType
 
     from ringdove.client.backend import Backend
     from ringdove.client.outgoing import Body, NewMessage, Text
@@ -85,7 +85,7 @@ class Batch(BaseBatch[Message]):
         run(self._twin.extend(lease_ms))
 
 
-class Connection:
+class Connection(Closable):
     """A way to queues: in this process, on a server, or on a fabric, by its URL."""
 
     def __init__(self, url: str, **options: Any) -> None:
@@ -104,17 +104,6 @@ class Connection:
     def close(self) -> None:
         """Finish what was accepted, and close. Idempotent."""
         run(self._twin.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def queue(self, name: str) -> Queue:
         """A queue by name. Nothing is looked up until it is used."""
@@ -272,7 +261,7 @@ class Queue:
         return run(self._twin.subscriptions())
 
 
-class Producer:
+class Producer(Closable):
     """Joins single sends into blocks. `send` waits only while too many blocks are in flight.
 
     A thread of its own closes blocks that have lingered and collects the answers, in order.
@@ -323,17 +312,6 @@ class Producer:
                 self._closed = True
                 self._changed.notify_all()
             self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _dispatch(self) -> None:
         """Close the block and start its send; the caller holds the condition."""
@@ -390,7 +368,7 @@ class Producer:
 _Flight = tuple["Started[SentBatch]", "Outgoing", "Pending[SentBatch]"]
 
 
-class Consumer:
+class Consumer(Closable):
     """Receives for ever and keeps leases alive while a message is being handled.
 
         for message in queue.consumer():
@@ -421,15 +399,8 @@ class Consumer:
         self._keeper = LeaseKeeper(ack, ack_linger_ms)
         self._open: list[Generator[Message]] = []
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End every loop over the messages; what is unfinished is given back. Idempotent."""
         for messages in self._open:
             messages.close()
         self._open.clear()
@@ -482,7 +453,7 @@ class Consumer:
                 run(self._queue.backend.extend(receipts, lease_ms))
 
 
-class Stream:
+class Stream(Closable):
     """Batches in order, from the subscription's position or one that you keep (reading.py).
 
         with queue.stream("billing") as stream:
@@ -511,12 +482,8 @@ class Stream:
         run(self._twin.__aenter__())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Give the claim up. Idempotent."""
         run(self._twin.close())
 
     def __iter__(self) -> Generator[Batch]:

@@ -2,8 +2,8 @@
 
 A receive visits stripes, higher priorities first, until it has what it wants; what it does when it
 finds nothing is the queue's `dequeue` method, a pure machine (core/dequeue.py) that this module
-feeds with what really happens. Receivers that wait are in a lobby (lobby.py); nothing polls, and
-there are no timers in the store.
+feeds with what really happens. With `wake`, receivers wait in a lobby (lobby.py) and nothing polls;
+with `retry` and `monitor` each looks again after a pause. There are no timers in the store.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ringdove.core.policy import level_order
 from ringdove.core.receipt import Receipt
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
 from ringdove.errors import InvalidArgument, QueueNotFound, RingdoveError, SettingsStale
-from ringdove.pending import Pending
+from ringdove.pending import Pending, Started
 from ringdove.stores.base import Claim, Delivered, Store, StripeId
 
 if TYPE_CHECKING:
@@ -142,6 +142,9 @@ class Dequeuer:
                     order = self._order(info)
                     action = call.woken(clock.now_ms())
             interrupted = False
+        except BaseException as error:
+            self._give_back(visit.found, error)
+            raise
         finally:
             if lobby is not None and guest is not None:
                 lobby.leave(guest, interrupted=interrupted)
@@ -150,11 +153,20 @@ class Dequeuer:
         self._pace.learn(info, subscription, found=call.found > 0)
         return visit.found
 
+    def _give_back(self, received: list[Received], error: BaseException) -> None:
+        """Let others have at once what was leased by a receive that is interrupted or begins anew.
+
+        A receive that is being closed cannot wait for that; it only has it begun.
+        """
+        ended = isinstance(error, SettingsStale) or not isinstance(error, Exception)
+        if received and ended:
+            Started(self.release([run.receipt for run in received], 0)).begin()
+
     async def _try(
         self, visit: _Visit, info: QueueInfo, subscription: str, stripe: StripeId
     ) -> tuple[int, int | None]:
         """Visit a stripe; with `wake`, not one that is known to have nothing yet."""
-        if info.settings.dequeue != "wake" or info.settings.stripes == 1:
+        if info.settings.dequeue != "wake" or len(info.stripes()) == 1:
             found, due_ms = await visit.lease(stripe)
             self._count(info, subscription, stripe, found)
             return found, due_ms
@@ -359,14 +371,14 @@ class _Visit:
             delivery = await self._store.lease(
                 stripe, subscription, want - count, self._lease_ms, spread, info.version
             )
+            for delivered in delivery.runs:
+                self.found.append(_received(stripe, delivery.epoch, subscription, delivered))
+                count += delivered.run.hi - delivered.run.lo
             if delivery.dead and self.on_dead is not None:
                 dead = [
                     _received(stripe, delivery.epoch, subscription, run) for run in delivery.dead
                 ]
                 await self.on_dead(info, dead)
-            for delivered in delivery.runs:
-                self.found.append(_received(stripe, delivery.epoch, subscription, delivered))
-                count += delivered.run.hi - delivered.run.lo
             more = delivery.more or bool(delivery.dead)
             due_ms = delivery.due_ms
         self._dues[stripe] = due_ms

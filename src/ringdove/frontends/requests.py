@@ -72,7 +72,6 @@ def fit(received: list[Received], bytes_max: int) -> tuple[list[Received], list[
                 if position:
                     kept.append(_portion(run, run.receipt.lo, cut, parts[:position]))
                 rest.append(_portion(run, cut, run.receipt.hi, parts[position:]))
-                bytes_max = -1
                 break
         else:
             kept.append(run)

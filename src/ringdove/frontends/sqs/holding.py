@@ -38,7 +38,7 @@ async def delete(
     broker: Broker, drive: Drive, queue: QueueView, ask: shapes.Held
 ) -> dict[str, Any] | None:
     """See DeleteMessage of the API."""
-    handle = need(ask.receipt_handle, "ReceiptHandle")
+    handle = need(ask.receipt_handle or None, "ReceiptHandle")
     [answer] = await drive(broker.acknowledge([_receipt(queue, handle)], earlier=True))
     _check_deleted(queue, handle, answer)
     return None
@@ -79,7 +79,7 @@ def _receipts(
     for entry in entries:
         name = entry.id or ""
         try:
-            receipts[name] = _receipt(queue, need(entry.receipt_handle, "ReceiptHandle"))
+            receipts[name] = _receipt(queue, need(entry.receipt_handle or None, "ReceiptHandle"))
         except SqsError as error:
             failed.append(failure(name, error))
     return receipts, failed

@@ -105,8 +105,9 @@ class Moves:
         if ask.destination_arn == source_arn:
             raise invalid("Source queue arn and destination queue arn cannot be the same.")
         target = None
-        if ask.destination_arn:
+        if ask.destination_arn is not None:
             target = await self._queue(ask.destination_arn, "DestinationArn")
+            await self._check_types(source, target)
         if not await self._takes_dead_letters(source):
             raise invalid("Source queue must be configured as a Dead Letter Queue.")
         per_s = ask.max_number_of_messages_per_second
@@ -142,8 +143,6 @@ class Moves:
         source = await self._queue(named.source_arn, "SourceArn")
         task, worker = self._running.get(source, (None, None))
         if task is None or worker is None or task.id != named.task_id:
-            if any(known.id == named.task_id for known in await self._known(source)):
-                raise invalid("Only active tasks can be cancelled.")
             raise SqsError("ResourceNotFoundException", "Task does not exist.")
         task.status = "CANCELLING"
         over: Pending[None] = Pending()
@@ -161,10 +160,10 @@ class Moves:
         if not 1 <= count <= _KEPT:
             raise invalid(
                 f"Value {count} for parameter MaxResults is invalid. "
-                f"Reason: You must enter a value between 1 and {_KEPT}."
+                f"Reason: Must be between 1 and {_KEPT}."
             )
         found = (await self._known(source))[-count:][::-1]
-        return {"Results": [_described(task) for task in found]} if found else {}
+        return {"Results": [_described(task) for task in found]}
 
     # -- inside ---------------------------------------------------------------------------------
 
@@ -184,6 +183,11 @@ class Moves:
                 f"The resource that you specified for the {parameter} parameter doesn't exist.",
             ) from None
         return full
+
+    async def _check_types(self, *queues: str) -> None:
+        orders = {(await self._broker.get_queue(full)).settings.order for full in queues}
+        if len(orders) > 1:
+            raise invalid("The source queue and destination queue must be of the same queue type.")
 
     async def _takes_dead_letters(self, full: str) -> bool:
         account = owner_of(full)[0]

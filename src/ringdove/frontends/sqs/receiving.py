@@ -52,6 +52,8 @@ async def receive(
     system, wanted = _filters(queue, ask)
     if queue.in_flight_left < count:
         await _count_in_flight(broker, drive, queue)
+        if queue.in_flight_left <= 0:
+            return _too_many_in_flight(queue)
     received = await drive(
         broker.receive(queue.name, DEFAULT_SUBSCRIPTION, count, wait_s, lease_ms), parks=wait_s > 0
     )
@@ -70,7 +72,7 @@ def _filters(queue: QueueView, ask: shapes.ReceiveMessage) -> tuple[Sequence[str
             raise invalid_value(
                 attempt,
                 "ReceiveRequestAttemptId",
-                "The request includes a parameter that is not valid for this queue type.",
+                "The request include parameter that is not valid for this queue type.",
             )
         rules.check_token(attempt, "ReceiveRequestAttemptId")
     system = [*(ask.attribute_names or ()), *(ask.message_system_attribute_names or ())]
@@ -81,16 +83,21 @@ def _filters(queue: QueueView, ask: shapes.ReceiveMessage) -> tuple[Sequence[str
 
 
 async def _count_in_flight(broker: Broker, drive: Drive, queue: QueueView) -> None:
-    """Refuse to hand out more than may be in flight; counting is rare while there are few."""
+    """How many more may be in flight; counting is rare while there are few."""
     stats = await drive(broker.queue_stats(queue.name))
     _, leased, _ = stats.subscriptions.get(DEFAULT_SUBSCRIPTION, (0, 0, 0))
     queue.in_flight_left = rules.IN_FLIGHT_MAX - leased
-    if queue.in_flight_left <= 0:
-        raise SqsError(
-            "OverLimit",
-            "Too many messages have been received without being deleted.\n"
-            "Please delete your received messages or let them timeout before receiving more.",
-        )
+
+
+def _too_many_in_flight(queue: QueueView) -> dict[str, Any]:
+    """What a receiver is told then: nothing, when the queue is a FIFO queue."""
+    if queue.fifo:
+        return {}
+    raise SqsError(
+        "OverLimit",
+        "Too many messages have been received without being deleted.\n"
+        "Please delete your received messages or let them timeout before receiving more.",
+    )
 
 
 def _each(received: list[Received]) -> Iterator[tuple[Received, Block, int]]:

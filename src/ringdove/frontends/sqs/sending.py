@@ -77,7 +77,7 @@ class Parcel:
                 raise invalid_value(
                     explicit,
                     "MessageDeduplicationId",
-                    "The request includes a parameter that is not valid for this queue type.",
+                    "The request include parameter that is not valid for this queue type.",
                 )
             rules.check_token(explicit, "MessageDeduplicationId")
         if queue.fifo and self.group is None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ringdove.protocol.sqs import policy
 from ringdove.protocol.sqs.errors import SqsError, invalid, invalid_value
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def _check_value(name: str, value: str) -> str:
             raise _bad_value(name)
         return words[value.lower()]
     if name == "Policy" and value:
-        _check_json(name, value)
+        _check_policy(value)
     return value
 
 
@@ -140,13 +141,19 @@ def _bad_value(name: str) -> SqsError:
     return SqsError("InvalidAttributeValue", f"Invalid value for the parameter {name}.")
 
 
-def _check_json(name: str, value: str) -> None:
+def _check_policy(value: str) -> None:
     try:
         document = msgspec.json.decode(value)
     except _NOT_JSON:
-        raise _bad_value(name) from None
-    if not isinstance(document, dict):
-        raise _bad_value(name)
+        document = None
+    if not policy.is_sound(document):
+        raise _bad_value("Policy")
+    count = policy.count(document)
+    if count > policy.STATEMENTS_MAX:
+        raise invalid(
+            f"{count} statements were found in the submitted policy, max allowed is "
+            f"{policy.STATEMENTS_MAX}"
+        )
 
 
 class Redrive(msgspec.Struct):

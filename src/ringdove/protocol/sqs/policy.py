@@ -38,6 +38,33 @@ _OWNER_ONLY = (
     "UntagQueue",
 )
 _ACTIONS_MAX = 7
+STATEMENTS_MAX = 20
+
+_VERSIONS = ("2008-10-17", "2012-10-17")
+_MEMBERS = {"Version", "Id", "Statement"}
+_STATEMENT_MEMBERS = {
+    "Sid", "Effect", "Principal", "NotPrincipal", "Action", "NotAction", "Resource", "NotResource",
+    "Condition",
+}  # fmt: skip
+
+
+def is_sound(document: Any) -> bool:
+    """Whether a document looks like a policy at all."""
+    if not isinstance(document, dict) or not document.keys() <= _MEMBERS:
+        return False
+    if document.get("Version", _VERSIONS[0]) not in _VERSIONS:
+        return False
+    found = document.get("Statement")
+    found = found if isinstance(found, list) else [found]
+    return bool(found) and all(
+        isinstance(statement, dict) and statement and statement.keys() <= _STATEMENT_MEMBERS
+        for statement in found
+    )
+
+
+def count(document: dict[str, Any]) -> int:
+    """How many statements it has."""
+    return len(_statements(document))
 
 
 def allows(policy: str, arn: str, account: str, action: str) -> bool:
@@ -97,6 +124,11 @@ def add(policy: str, arn: str, label: str, accounts: list[str], actions: list[st
     statements = _statements(document)
     if any(statement.get("Sid") == label for statement in statements):
         raise invalid_value(label, "Label", "Already exists.")
+    if len(statements) >= STATEMENTS_MAX:
+        raise SqsError(
+            "OverLimit",
+            f"{len(statements) + 1} Statements were found, maximum allowed is {STATEMENTS_MAX}.",
+        )
     statements.append(
         {
             "Sid": label,

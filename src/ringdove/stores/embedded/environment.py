@@ -157,7 +157,8 @@ class Directory:
             os.close(fd)
             raise StoreLocked(
                 f"The data directory {self.path} is in use by process {holder}. One process writes "
-                "to it at a time: stop that one, or go through it instead of the directory."
+                "to it at a time: stop that one or, if it is a server, use its URL: --url "
+                'ringdove://HOST:PORT, or ringdove.connect("ringdove://HOST:PORT").'
             ) from None
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
