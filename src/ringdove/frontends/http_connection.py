@@ -214,8 +214,20 @@ class HttpConnection(asyncio.Protocol):
         if not self.busy and not self._waiting and self._refusal is not None:
             self._server.count(self._refusal)
             self._write("GET", self._refusal)
-            self.close()
+            self._linger()
         self._regulate()
+
+    def _linger(self) -> None:
+        """Say no more, but take for a moment what still comes: else the refusal may be lost."""
+        transport = self._transport
+        if transport is None or self._close_after:
+            return
+        self._close_after = True
+        self.due_s = self._server.loop.time() + _LINGER_S
+        if transport.can_write_eof():
+            transport.write_eof()
+        else:
+            transport.close()
 
     def _answer(
         self, method: str, response: HttpResponse | None, error: BaseException | None
@@ -259,7 +271,9 @@ class HttpConnection(asyncio.Protocol):
 
     def _regulate(self) -> None:
         """Read on only while nothing waits and answers are taken."""
-        wanted = self._writable and not self._waiting and self._refusal is None
+        # Whoever is parked is read from even so, to notice that he has gone.
+        most = _PIPELINED_MAX if self._drive.parked else 0
+        wanted = self._writable and len(self._waiting) <= most
         if wanted != self._reading and self._transport is not None:
             self._reading = wanted
             if wanted:
@@ -271,7 +285,7 @@ class HttpConnection(asyncio.Protocol):
         """Drop the connection if it dawdles."""
         if now_s <= self.due_s or (self.busy and self._writable):
             return
-        if self._arriving and not self.busy:
+        if self._arriving and not self.busy and not self._close_after:
             self._close_after = True
             self._write("GET", text_response(408, "The request did not arrive in time."))
         self._server.refused += self._arriving or not self._writable
@@ -300,6 +314,13 @@ class HttpConnection(asyncio.Protocol):
 def _head_refusal() -> HttpResponse:
     most = limits.HTTP_HEAD_BYTES_MAX
     return text_response(431, f"A request's head has at most {most} bytes.")
+
+
+#: Seconds for which what follows a refused request is taken and thrown away.
+_LINGER_S = 2.0
+
+#: Requests that are read behind one that is parked.
+_PIPELINED_MAX = 4
 
 
 class _Drive:

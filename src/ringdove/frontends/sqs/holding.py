@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import base64
+import contextlib
 from typing import TYPE_CHECKING, Any
 
-from ringdove.core.receipt import Receipt
 from ringdove.errors import InvalidArgument, ReceiptStale, RingdoveError
-from ringdove.frontends.sqs.translate import batch_reply, failure
+from ringdove.frontends.sqs.translate import batch_reply, failure, read_handle
 from ringdove.protocol.sqs import rules
 from ringdove.protocol.sqs.errors import SqsError, invalid_value
 from ringdove.protocol.sqs.shapes import need
@@ -16,22 +15,23 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringdove.controllers.broker import Broker
+    from ringdove.core.receipt import Receipt
     from ringdove.frontends.exchange import Drive
     from ringdove.frontends.sqs.view import QueueView
     from ringdove.protocol.sqs import shapes
 
 
-def _receipt(queue: QueueView, handle: str) -> Receipt:
-    try:
-        receipt = Receipt.decode(base64.b64decode(handle, validate=True))
-    except (ValueError, InvalidArgument):
-        receipt = None
+def _read(queue: QueueView, handle: str) -> tuple[Receipt, int]:
+    """The receipt of a handle, and when it was given."""
+    receipt = None
+    with contextlib.suppress(ValueError, InvalidArgument):
+        receipt, received_ms = read_handle(handle)
     if receipt is None or receipt.queue != queue.id:
         raise SqsError(
             "ReceiptHandleIsInvalid",
             f'The input receipt handle "{handle}" is not a valid receipt handle.',
         )
-    return receipt
+    return receipt, received_ms
 
 
 async def delete(
@@ -39,7 +39,7 @@ async def delete(
 ) -> dict[str, Any] | None:
     """See DeleteMessage of the API."""
     handle = need(ask.receipt_handle or None, "ReceiptHandle")
-    [answer] = await drive(broker.acknowledge([_receipt(queue, handle)], earlier=True))
+    [answer] = await drive(broker.acknowledge([_read(queue, handle)[0]], earlier=True))
     _check_deleted(queue, handle, answer)
     return None
 
@@ -56,7 +56,7 @@ async def delete_batch(
     broker: Broker, drive: Drive, queue: QueueView, ask: shapes.HeldBatch
 ) -> dict[str, Any]:
     """See DeleteMessageBatch of the API."""
-    entries = ask.entries or []
+    entries: list[shapes.Held] = need(ask.entries, "Entries")
     rules.check_entries(entries, "DeleteMessageBatch")
     receipts, failed = _receipts(queue, entries)
     answers = await drive(broker.acknowledge(list(receipts.values()), earlier=True))
@@ -79,7 +79,8 @@ def _receipts(
     for entry in entries:
         name = entry.id or ""
         try:
-            receipts[name] = _receipt(queue, need(entry.receipt_handle or None, "ReceiptHandle"))
+            handle = need(entry.receipt_handle or None, "ReceiptHandle")
+            receipts[name] = _read(queue, handle)[0]
         except SqsError as error:
             failed.append(failure(name, error))
     return receipts, failed
@@ -89,10 +90,26 @@ async def change_visibility(
     broker: Broker, drive: Drive, queue: QueueView, ask: shapes.Held
 ) -> dict[str, Any] | None:
     """See ChangeMessageVisibility of the API."""
-    handle: str = need(ask.receipt_handle, "ReceiptHandle")
+    handle: str = need(ask.receipt_handle or None, "ReceiptHandle")
     seconds: int = need(ask.visibility_timeout, "VisibilityTimeout")
-    rules.check_visibility(seconds)
-    receipt = _receipt(queue, handle)
+    reason = f"Must be between 0 and {rules.VISIBILITY_S_MAX}."
+    rules.check_visibility(seconds, reason)
+    await _change(broker, drive, queue, handle, seconds)
+    return None
+
+
+async def _change(
+    broker: Broker, drive: Drive, queue: QueueView, handle: str, seconds: int
+) -> None:
+    receipt, received_ms = _read(queue, handle)
+    passed_ms = broker.store.clock.now_ms() - received_ms
+    if passed_ms + seconds * 1000 > rules.VISIBILITY_S_MAX * 1000:
+        raise invalid_value(
+            seconds,
+            "VisibilityTimeout",
+            "Total VisibilityTimeout for the message is beyond the limit "
+            f"[{rules.VISIBILITY_S_MAX} seconds].",
+        )
     change = (
         broker.extend([receipt], seconds * 1000, earlier=True)
         if seconds
@@ -107,20 +124,24 @@ async def change_visibility(
             "ReceiptHandle",
             "Message does not exist or is not available for visibility timeout change.",
         )
-    return None
 
 
 async def change_visibility_batch(
     broker: Broker, drive: Drive, queue: QueueView, ask: shapes.HeldBatch
 ) -> dict[str, Any]:
     """See ChangeMessageVisibilityBatch of the API."""
-    entries = ask.entries or []
+    entries: list[shapes.Held] = need(ask.entries, "Entries")
     rules.check_entries(entries, "ChangeMessageVisibilityBatch")
     successful, failed = [], []
-    for entry in entries:
+    reason = f"VisibilityTimeout must be an integer between 0 and {rules.VISIBILITY_S_MAX}."
+    for number, entry in enumerate(entries, 1):
         name = entry.id or ""
+        timeout = f"ChangeMessageVisibilityBatchRequestEntry.{number}.VisibilityTimeout"
         try:
-            await change_visibility(broker, drive, queue, entry)
+            handle = need(entry.receipt_handle or None, "ReceiptHandle")
+            seconds = need(entry.visibility_timeout, timeout)
+            rules.check_visibility(seconds, reason)
+            await _change(broker, drive, queue, handle, seconds)
             successful.append({"Id": name})
         except SqsError as error:
             failed.append(failure(name, error))

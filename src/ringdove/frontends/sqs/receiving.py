@@ -12,6 +12,7 @@ from ringdove.frontends.sqs.translate import (
     DEDUP,
     SENDER,
     TRACE,
+    handle_of,
     message_attributes,
     message_id,
     sequence_number,
@@ -57,8 +58,9 @@ async def receive(
     received = await drive(
         broker.receive(queue.name, DEFAULT_SUBSCRIPTION, count, wait_s, lease_ms), parks=wait_s > 0
     )
+    now_ms = broker.store.clock.now_ms()
     found = [
-        _message(caller, queue, run, block, position, system, wanted)
+        _message(caller, queue, run, block, position, now_ms, system, wanted)
         for run, block, position in _each(received)
     ]
     queue.in_flight_left -= len(found)
@@ -113,6 +115,7 @@ def _message(
     run: Received,
     block: Block,
     position: int,
+    now_ms: int,
     system: Sequence[str],
     wanted: Sequence[str],
 ) -> dict[str, Any]:
@@ -121,11 +124,11 @@ def _message(
     [attributes] = block.attributes(position, position + 1)
     stripe = StripeId(run.receipt.queue, run.receipt.number, run.receipt.level)
     origin = attributes.get(ORIGIN)
-    handle = base64.b64encode(run.receipt._replace(lo=offset, hi=offset + 1).encode())
+    receipt = run.receipt._replace(lo=offset, hi=offset + 1)
     text, wrapped = _decode_body(body)
     message: dict[str, Any] = {
         "MessageId": message_id(origin if isinstance(origin, bytes) else stripe.place(offset)),
-        "ReceiptHandle": handle.decode(),
+        "ReceiptHandle": handle_of(receipt, now_ms),
         "MD5OfBody": rules.md5(text.encode()),
         "Body": text,
     }

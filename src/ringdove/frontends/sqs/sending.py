@@ -19,6 +19,7 @@ from ringdove.frontends.sqs.translate import (
 )
 from ringdove.protocol.sqs import rules
 from ringdove.protocol.sqs.errors import SqsError, invalid, invalid_value, missing
+from ringdove.protocol.sqs.shapes import need
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,13 +144,14 @@ async def send_batch(
     broker: Broker, drive: Drive, caller: Caller, queue: QueueView, ask: shapes.SendBatch
 ) -> dict[str, Any]:
     """See SendMessageBatch of the API: what can be sent goes in one commit per delay."""
-    entries = ask.entries or []
+    entries: list[shapes.Entry] = need(ask.entries, "Entries")
     rules.check_entries(entries, "SendMessageBatch")
     parcels: dict[str, Parcel] = {}
     failed: list[dict[str, Any]] = []
-    for entry in entries:
+    for number, entry in enumerate(entries, 1):
         name = entry.id or ""
         try:
+            need(entry.message_body or None, f"SendMessageBatchRequestEntry.{number}.MessageBody")
             parcels[name] = Parcel(caller, queue, entry)
         except SqsError as error:
             if queue.fifo and error.kind != "InvalidMessageContents":

@@ -7,12 +7,15 @@ they contain a colon.
 
 from __future__ import annotations
 
+import base64
+import struct
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import xxhash
 
 from ringdove.controllers.deadletter import PREFIX
+from ringdove.core.receipt import Receipt
 from ringdove.protocol.sqs import rules
 
 if TYPE_CHECKING:
@@ -30,6 +33,8 @@ TRACE = "ringdove:trace"
 SENDER = "ringdove:sender"
 _OWN = (TYPES, DEDUP, TRACE, SENDER)
 
+_TIME = struct.Struct(">Q")
+
 
 def message_id(place: bytes) -> str:
     """The API's id of a message, from where it was first stored."""
@@ -39,6 +44,20 @@ def message_id(place: bytes) -> str:
 def as_uuid(digits: str) -> str:
     """Thirty-two hexadecimal digits as a random UUID; ten times faster than `uuid`."""
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
+
+
+def handle_of(receipt: Receipt, received_ms: int) -> str:
+    """The API's name of a received message: its receipt, and when it was received."""
+    return base64.b64encode(receipt.encode() + _TIME.pack(received_ms)).decode()
+
+
+def read_handle(handle: str) -> tuple[Receipt, int]:
+    """Receipt and time of a handle; ValueError or InvalidArgument when it is none."""
+    data = base64.b64decode(handle, validate=True)
+    if len(data) < _TIME.size:
+        raise ValueError(handle)
+    receipt = Receipt.decode(data[: -_TIME.size])
+    return receipt, _TIME.unpack(data[-_TIME.size :])[0]
 
 
 def sequence_number(offset: int) -> str:

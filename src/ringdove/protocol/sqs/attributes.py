@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ringdove.protocol.sqs import policy
 from ringdove.protocol.sqs.errors import SqsError, invalid, invalid_value
+from ringdove.protocol.sqs.policy import STATEMENTS_MAX, count_statements, is_sound
 
 if TYPE_CHECKING:
     from ringdove.core.settings import QueueSettings
@@ -146,13 +146,13 @@ def _check_policy(value: str) -> None:
         document = msgspec.json.decode(value)
     except _NOT_JSON:
         document = None
-    if not policy.is_sound(document):
+    if not is_sound(document):
         raise _bad_value("Policy")
-    count = policy.count(document)
-    if count > policy.STATEMENTS_MAX:
+    count = count_statements(document)
+    if count > STATEMENTS_MAX:
         raise invalid(
             f"{count} statements were found in the submitted policy, max allowed is "
-            f"{policy.STATEMENTS_MAX}"
+            f"{STATEMENTS_MAX}"
         )
 
 

@@ -62,7 +62,7 @@ def is_sound(document: Any) -> bool:
     )
 
 
-def count(document: dict[str, Any]) -> int:
+def count_statements(document: dict[str, Any]) -> int:
     """How many statements it has."""
     return len(_statements(document))
 
