@@ -56,7 +56,7 @@ def is_sound(document: Any) -> bool:
         return False
     found = document.get("Statement")
     found = found if isinstance(found, list) else [found]
-    return bool(found) and all(
+    return all(
         isinstance(statement, dict) and statement and statement.keys() <= _STATEMENT_MEMBERS
         for statement in found
     )

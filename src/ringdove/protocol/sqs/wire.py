@@ -134,7 +134,7 @@ def _members(action: str, tree: dict[str, Any]) -> dict[str, Any]:
             if name == "Tag" and action == "CreateQueue":
                 member = "tags"
             found[member] = {
-                str(item.get(key, "")): item.get(content, "")
+                str(item.get(key, "")): item.get(content, {} if "Message" in name else "")
                 for _, item in _numbered(value) or [(1, value)]
                 if isinstance(item, dict)
             }
