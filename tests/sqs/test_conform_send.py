@@ -357,7 +357,6 @@ def test_a_delayed_message_is_counted_and_comes_later(server, queue):
     assert queue.bodies() == ["later"]
 
 
-@pytest.mark.xfail(strict=True, reason="counted as visible until a receive has passed them")
 def test_delayed_messages_are_counted_before_anybody_receives(server, make):
     queue, fifo = make(), make(fifo=True, DelaySeconds="5")
     queue.send("at once")

@@ -79,9 +79,13 @@ class TestEmbeddedStoreRestarted(StoreContract):
     test_a_lazy_commit_counts_at_once = None
     test_a_claim_survives_new_settings = None
     test_purging_leaves_a_claim = None
+    # Which group was free first is not stored, so the oldest goes first.
+    test_a_group_that_is_free_again_goes_behind_the_others = None
     # When something became done is not stored, so the replay window starts again.
     test_done_messages_are_kept_for_replay = None
     test_a_replay_is_not_trimmed_under_its_reader = None
+    # Nor what is delayed behind the scan, until a receive comes to it.
+    test_what_is_delayed_is_counted_as_such_before_anybody_asks_for_it = None
 
 
 class Reopened:

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from ringdove.core.runs import Source
     from ringdove.core.settings import QueueSettings
 
+#: Delayed blocks that a stripe remembers for its statistics.
+_DELAYS_MAX = 10_000
+
 #: The subscription that a plain queue has.
 DEFAULT_SUBSCRIPTION = "default"
 
@@ -64,6 +67,9 @@ class Stripe:
         self._make_token = make_token
         self._random = random
         self._dropped = head
+        #: Delayed blocks that were appended lately: base, end, when they are due. Only for counting;
+        #: a restart, or very many of them, makes the count of what waits behind the scan too low.
+        self._delays: deque[tuple[int, int, int]] = deque(maxlen=_DELAYS_MAX)
         #: With keep_done_ms, per subscription and for all together: the offset below which the time
         #: has passed, and further positions with when they were reached; a restart counts anew.
         self._done_marks: dict[str, tuple[int, deque[tuple[int, int]]]] = {}
@@ -99,6 +105,23 @@ class Stripe:
                 f"{nbytes} more do not fit. Receive some, or raise bytes_max."
             )
         self.drop_below(at)
+
+    def note_appended(self, block: Block) -> None:
+        """A block is stored at the tail."""
+        self.tail = block.end
+        if block.not_before_ms:
+            self._delays.append((block.base, block.end, block.not_before_ms))
+
+    def delayed_ahead(self, index: Index, now_ms: int) -> int:
+        """Messages that a subscription has not come to yet and that wait for their time."""
+        delays = self._delays
+        while delays and (delays[0][1] <= self.done_floor() or delays[0][2] <= now_ms):
+            delays.popleft()
+        return sum(
+            end - max(base, index.scan)
+            for base, end, due_ms in delays
+            if end > index.scan and due_ms > now_ms
+        )
 
     def configure(self, settings: QueueSettings, version: int) -> None:
         """Take newer settings. Order may change only while nothing is waiting or leased."""

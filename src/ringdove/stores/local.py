@@ -110,12 +110,16 @@ def stripe_stats(stripe: Stripe, oldest_ms: int, now_ms: int) -> StripeStats:
         stripe.nbytes,
         oldest_ms,
         [
-            SubscriptionStats(
-                name, index.done.floor, index.waiting(stripe.tail), index.leased, index.delayed
-            )
+            _subscription_stats(stripe, name, index, now_ms)
             for name, index in sorted(stripe.subscriptions.items())
         ],
     )
+
+
+def _subscription_stats(stripe: Stripe, name: str, index: Index, now_ms: int) -> SubscriptionStats:
+    ahead = stripe.delayed_ahead(index, now_ms)
+    waiting = max(0, index.waiting(stripe.tail) - ahead)
+    return SubscriptionStats(name, index.done.floor, waiting, index.leased, index.delayed + ahead)
 
 
 def live(record: Record | None, now_ms: int) -> Record | None:

@@ -67,7 +67,7 @@ class _MemoryStripe:
     def add(self, block: Block) -> None:
         self.blocks.append(block)
         self.ends.append(block.end)
-        self.stripe.tail = block.end
+        self.stripe.note_appended(block)
         self.stripe.nbytes += block.nbytes
 
     def tidy(self, now_ms: int) -> None:

@@ -233,3 +233,16 @@ class TrimContract:
         assert driver.receive() == []
         driver.clock.sleep_ms(1000)
         assert driver.receive() == [b"0", b"2"]
+
+    def test_what_is_delayed_is_counted_as_such_before_anybody_asks_for_it(
+        self, driver: Driver
+    ) -> None:
+        driver.make()
+        driver.subscribe("other")
+        driver.send(b"now")
+        driver.count(0, 3, not_before_ms=driver.clock.now_ms() + 1000)
+        assert [tuple(sub[2:]) for sub in driver.stats().subscriptions] == [(1, 0, 3)] * 2
+        driver.lease()
+        assert tuple(driver.sub()[2:]) == (0, 1, 3)
+        driver.clock.sleep_ms(1000)
+        assert [tuple(sub[2:]) for sub in driver.stats().subscriptions] == [(3, 1, 0), (4, 0, 0)]

@@ -397,7 +397,8 @@ class GroupCommit:
             writer.graves = [key for key in writer.graves if key not in self._buried]
             for state, growth in self._growth.items():
                 stripe = state.stripe
-                stripe.tail = growth.tail
+                for block in growth.blocks:
+                    stripe.note_appended(block)
                 stripe.nbytes += growth.nbytes
                 growth.nbytes = 0
                 if growth.trim_offset:
