@@ -27,6 +27,9 @@ from typing import Any
 
 DEDUP_MS = 300_000
 
+#: The longest time from a receive to the end of what hides the message.
+VISIBILITY_MS_MAX = 43_200_000
+
 
 @dataclass
 class Message:
@@ -41,8 +44,8 @@ class Message:
     group: str | None = None
     receives: int = 0
     first_ms: int = 0
-    #: Those given out in this queue, the last one last.
-    handles: list[str] = field(default_factory=list)
+    #: Those given out in this queue, and when; the last one last.
+    handles: dict[str, int] = field(default_factory=dict)
     #: Made visible by its receiver.
     released: bool = False
 
@@ -84,8 +87,12 @@ class Queue:
     def expire(self, now_ms: int) -> None:
         """Forget what is older than the queue keeps."""
         for message in list(self.messages.values()):
-            if message.stored_ms + self.retention_s * 1000 <= now_ms:
+            if self.overdue(message, now_ms):
                 del self.messages[message.id]
+
+    def overdue(self, message: Message, now_ms: int) -> bool:
+        """Whether a message has been here for as long as it may."""
+        return message.stored_ms + self.retention_s * 1000 <= now_ms
 
     def exhausted(self, message: Message) -> bool:
         """Whether a message was received as often as it may be."""
@@ -95,7 +102,7 @@ class Queue:
         """The message that a handle is for, and whether it is the last one given out."""
         for message in self.messages.values():
             if handle in message.handles:
-                return message, message.handles[-1] == handle
+                return message, list(message.handles)[-1] == handle
         return None, False
 
     def groups(self) -> list[list[Message]]:
@@ -233,7 +240,7 @@ class Model:
         assert attributes["SentTimestamp"] == str(message.sent_ms)
         assert attributes.get("MessageGroupId") == message.group
         assert all(told["ReceiptHandle"] not in m.handles for m in queue.messages.values())
-        message.handles.append(told["ReceiptHandle"])
+        message.handles[told["ReceiptHandle"]] = now_ms
         seconds = queue.visibility_s if visibility_s is None else visibility_s
         # Not hidden at all means: for less than what the clock can tell.
         message.hidden_ms = now_ms + max(1, seconds * 1000)
@@ -258,8 +265,9 @@ class Model:
     def deleted(self, name: str, handle: str, error: str, now_ms: int) -> None:
         """A deletion was answered, with an error's code or none."""
         queue = self.queues[name]
-        queue.expire(now_ms)
         message, last = queue.find(handle)
+        if message is not None and queue.overdue(message, now_ms):
+            return  # It may be gone already.
         if queue.fifo and message is not None:
             held = last and message.in_flight(now_ms)
             assert error == ("" if held else "InvalidParameterValue")
@@ -271,19 +279,21 @@ class Model:
 
     def changed(self, name: str, handle: str, seconds: int, error: str, now_ms: int) -> None:
         """A change of visibility was answered, with an error's code or none."""
-        queue = self.queues[name]
-        queue.expire(now_ms)
-        message, last = queue.find(handle)
         assert error in ("", "InvalidParameterValue")
+        queue = self.queues[name]
+        message, last = queue.find(handle)
         if message is None:
-            assert error, "there is no such message"
+            assert error or handle not in queue.done, "it is deleted"
+        elif queue.overdue(message, now_ms):
             return
-        if queue.fifo:
+        elif now_ms + seconds * 1000 - message.handles[handle] > VISIBILITY_MS_MAX:
+            assert error, "hidden for too long"
+        elif queue.fifo:
             assert not error or not (last and message.in_flight(now_ms))
             assert error or last, "somebody else has it"
         elif not message.released:
             assert not error
-        if not error:
+        if message is not None and not error:
             message.hide(seconds, now_ms)
 
     # -- queues ---------------------------------------------------------------------------------

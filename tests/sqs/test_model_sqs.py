@@ -28,10 +28,15 @@ COUNTERS = ("", "NotVisible", "Delayed")
 
 PAUSES_MS = st.sampled_from([1, 500, 2000, 31_000, 301_000])
 VISIBILITIES = st.sampled_from([None, None, 0, 1, 5, 400])
-#: Which of the handles, counted from the last; which queue, and how many messages.
-PICKS = st.integers(0, 3) | st.integers(0, 60)
-WHICH = st.integers(0, 1)
+#: Which queue, and how many messages; what is done one time in five.
+WHICH = st.integers(0, 2)
 COUNTS = st.sampled_from([1, 1, 2, 3, 10])
+SELDOM = st.integers(0, 4).map(lambda number: number == 0)
+#: Which of the handles of a kind, counted from the last one.
+PICKS = st.tuples(
+    st.sampled_from(["held", "held", "over", "earlier", "any"]),
+    st.integers(0, 2) | st.integers(0, 30),
+)
 
 
 async def drive(coroutine: Any, *, parks: bool = False) -> Any:
@@ -141,8 +146,10 @@ class SqsMachine(RuleBasedStateMachine):
         self.make(name, **chosen)
 
     @precondition(lambda self: len(self.model.queues) > 2)
-    @rule(which=WHICH)
-    def delete_queue(self, which: int) -> None:
+    @rule(which=WHICH, sure=SELDOM)
+    def delete_queue(self, which: int, sure: bool) -> None:
+        if not sure:
+            return
         name = self.pick(which)
         self.must("DeleteQueue", QueueUrl=name)
         del self.model.queues[name]
@@ -150,8 +157,10 @@ class SqsMachine(RuleBasedStateMachine):
         reply = self.call("ReceiveMessage", QueueUrl=name)
         assert reply["error"] == "AWS.SimpleQueueService.NonExistentQueue"
 
-    @rule(which=WHICH)
-    def purge(self, which: int) -> None:
+    @rule(which=WHICH, sure=SELDOM)
+    def purge(self, which: int, sure: bool) -> None:
+        if not sure:
+            return
         name = self.pick(which)
         self.must("PurgeQueue", QueueUrl=name)
         self.model.purged(name)
@@ -160,8 +169,13 @@ class SqsMachine(RuleBasedStateMachine):
         which=WHICH,
         visibility_s=st.sampled_from([0, 2, 30]),
         receives_max=st.sampled_from([None, 1, 2]),
+        sure=SELDOM,
     )
-    def change_queue(self, which: int, visibility_s: int, receives_max: int | None) -> None:
+    def change_queue(
+        self, which: int, visibility_s: int, receives_max: int | None, sure: bool
+    ) -> None:
+        if not sure:
+            return
         queue = self.model.queues[self.pick(which)]
         queue.visibility_s = visibility_s
         queue.receives_max = receives_max
@@ -212,11 +226,16 @@ class SqsMachine(RuleBasedStateMachine):
 
     @rule(which=WHICH, want=COUNTS, visibility_s=VISIBILITIES)
     def receive(self, which: int, want: int, visibility_s: int | None) -> None:
-        self.receive_from(self.pick(which), want, visibility_s)
+        """From a queue that has something, if there is one."""
+        names = [q.name for q in self.model.queues.values() if q.counters(self.now_ms)[0]]
+        names = names or list(self.model.queues)
+        self.receive_from(names[which % len(names)], want, visibility_s)
 
-    @rule(want=COUNTS, visibility_s=VISIBILITIES)
-    def receive_dead(self, want: int, visibility_s: int | None) -> None:
-        self.receive_from(self.dead, want, visibility_s)
+    @rule(which=WHICH, want=COUNTS, early_ms=st.sampled_from([0, 0, 0, 2]))
+    def receive_at_an_end(self, which: int, want: int, early_ms: int) -> None:
+        """As soon as something becomes visible again, or a little before."""
+        self.let_pass_until_something_ends(0, early_ms)
+        self.receive(which, want, None)
 
     def receive_from(self, name: str, want: int, visibility_s: int | None) -> list[Any]:
         chosen = {} if visibility_s is None else {"VisibilityTimeout": visibility_s}
@@ -245,17 +264,32 @@ class SqsMachine(RuleBasedStateMachine):
 
     # -- handles --------------------------------------------------------------------------------
 
+    def chosen(self, kind: str, number: int) -> tuple[str, str]:
+        """A queue and a handle of a kind, if there is one: any other will do as well."""
+        now_ms = self.now_ms
+
+        def is_one(name: str, handle: str) -> bool:
+            message, last = self.model.queues[name].find(handle)
+            if message is None or kind == "any":
+                return kind == "any"
+            if not last:
+                return kind == "earlier"
+            return kind == ("held" if message.in_flight(now_ms) else "over")
+
+        found = [pair for pair in self.handles if is_one(*pair)] or self.handles
+        return found[-1 - number % len(found)]
+
     @precondition(lambda self: self.handles)
     @rule(pick=PICKS)
-    def delete(self, pick: int) -> None:
-        name, handle = self.handles[-1 - pick % len(self.handles)]
+    def delete(self, pick: tuple[str, int]) -> None:
+        name, handle = self.chosen(*pick)
         reply = self.call("DeleteMessage", QueueUrl=name, ReceiptHandle=handle)
         self.model.deleted(name, handle, reply.get("error", ""), self.now_ms)
 
     @precondition(lambda self: self.handles)
     @rule(picks=st.lists(PICKS, min_size=1, max_size=4))
-    def delete_batch(self, picks: list[int]) -> None:
-        for name, handles in self.picked(picks).items():
+    def delete_batch(self, picks: list[tuple[str, int]]) -> None:
+        for name, handles in self.by_queue(picks).items():
             entries = [{"Id": str(i), "ReceiptHandle": h} for i, h in enumerate(handles)]
             reply = self.must("DeleteMessageBatch", QueueUrl=name, Entries=entries)
             for handle, error in zip(handles, errors(reply, len(handles)), strict=True):
@@ -263,8 +297,8 @@ class SqsMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.handles)
     @rule(pick=PICKS, seconds=st.sampled_from([0, 0, 1, 5, 60]))
-    def change_visibility(self, pick: int, seconds: int) -> None:
-        name, handle = self.handles[-1 - pick % len(self.handles)]
+    def change_visibility(self, pick: tuple[str, int], seconds: int) -> None:
+        name, handle = self.chosen(*pick)
         reply = self.call(
             "ChangeMessageVisibility",
             QueueUrl=name,
@@ -275,8 +309,8 @@ class SqsMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.handles)
     @rule(picks=st.lists(PICKS, min_size=1, max_size=4), seconds=st.sampled_from([0, 5]))
-    def change_visibility_batch(self, picks: list[int], seconds: int) -> None:
-        for name, handles in self.picked(picks).items():
+    def change_visibility_batch(self, picks: list[tuple[str, int]], seconds: int) -> None:
+        for name, handles in self.by_queue(picks).items():
             entries = [
                 {"Id": str(i), "ReceiptHandle": h, "VisibilityTimeout": seconds}
                 for i, h in enumerate(handles)
@@ -285,12 +319,12 @@ class SqsMachine(RuleBasedStateMachine):
             for handle, error in zip(handles, errors(reply, len(handles)), strict=True):
                 self.model.changed(name, handle, seconds, error, self.now_ms)
 
-    def picked(self, picks: list[int]) -> dict[str, list[str]]:
+    def by_queue(self, picks: list[tuple[str, int]]) -> dict[str, list[str]]:
         """Different handles, by queue."""
         found: dict[str, list[str]] = {}
-        for name, handle in {self.handles[-1 - pick % len(self.handles)] for pick in picks}:
+        for name, handle in dict.fromkeys(self.chosen(*pick) for pick in picks):
             found.setdefault(name, []).append(handle)
-        return {name: sorted(found[name]) for name in sorted(found)}
+        return found
 
     # -- always ---------------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ def judge(state: ProducerState | None, segment: Segment) -> Appended | None:
 PRODUCER_BYTES_MAX = 64
 
 
-def _malformed(segment: Segment) -> InvalidArgument | None:
+def check_segment(segment: Segment) -> InvalidArgument | None:
     """Why a segment cannot be judged at all, if so."""
     producer, message_id = segment.producer, segment.message_id
     if producer is not None and not 0 < len(producer) <= PRODUCER_BYTES_MAX:
@@ -139,7 +139,7 @@ def plan(
     producers: dict[bytes, ProducerState] = {}
     ids: dict[bytes, int] = {}
     for segment in segments:
-        answer: Appended | ClientError | None = _malformed(segment)
+        answer: Appended | ClientError | None = check_segment(segment)
         if answer is not None:
             answers.append(answer)
             continue

@@ -67,8 +67,8 @@ class Stripe:
         self._make_token = make_token
         self._random = random
         self._dropped = head
-        #: Delayed blocks that were appended lately: base, end, when they are due. Only for counting;
-        #: a restart, or very many of them, makes the count of what waits behind the scan too low.
+        #: Delayed blocks that were appended lately: base, end, when they are due. For statistics: a
+        #: restart, or very many of them, makes the count of what waits behind the scan too low.
         self._delays: deque[tuple[int, int, int]] = deque(maxlen=_DELAYS_MAX)
         #: With keep_done_ms, per subscription and for all together: the offset below which the time
         #: has passed, and further positions with when they were reached; a restart counts anew.

@@ -898,6 +898,7 @@ end
 function Stripe:carve(sub, claim)
   local own = prefix(sub)
   local found = {}
+  if claim.lo >= claim.hi then raise('receipt_stale', 'The receipt names no messages.') end
   local left = call('ZREVRANGEBYLEX', self.keys[PLACES], '[' .. own .. be(claim.lo), '[' .. own, 'LIMIT', 0, 1)
   local rest = call('ZRANGEBYLEX', self.keys[PLACES], '(' .. own .. be(claim.lo), '(' .. own .. be(claim.hi))
   for _, keys in ipairs({left, rest}) do
@@ -1172,6 +1173,19 @@ local function trim(keys, args)
   return string.format('%.0f', head)
 end
 
+-- Messages that a subscription has not come to yet and that wait for their time; looks at so many blocks.
+function Stripe:delayed_ahead(sub, most)
+  local at, count = math.max(sub.scan, sub.floor), 0
+  for _ = 1, most do
+    if at >= self.stable then break end
+    local note = self:note_at(at)
+    if not note then break end
+    if note.not_before > self.now then count = count + note.stop - math.max(at, note.base) end
+    at = note.stop
+  end
+  return count
+end
+
 -- args: now, trim limit, promote limit
 local function stats(keys, args)
   local self = load(keys, '0', args[1])
@@ -1180,8 +1194,9 @@ local function stats(keys, args)
   local first = self:note_at(0)
   local subs = {}
   for name, sub in pairs(self.subs) do
-    subs[#subs + 1] = {name, string.format('%.0f', sub.floor), string.format('%.0f', self:waiting(sub)), sub.leased,
-      sub.delayed}
+    local ahead = self:delayed_ahead(sub, 1000)
+    subs[#subs + 1] = {name, string.format('%.0f', sub.floor), string.format('%.0f', self:waiting(sub) - ahead),
+      sub.leased, sub.delayed + ahead}
   end
   self:save()
   return {self.epoch, string.format('%.0f', self.head), string.format('%.0f', self.stable),

@@ -1,0 +1,178 @@
+"""A Redis cluster as a store sees it: which node serves which slot, and how to ask it.
+
+A request goes to the master of its slot. When that has moved, the map is read again; when nobody
+serves the slot for the moment (a failover takes a second or two), the request waits and is
+repeated, until its time is up. Functions that a node does not have yet are loaded on first use.
+"""
+
+from __future__ import annotations
+
+import binascii
+import random
+import time
+from importlib import resources
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ringdove.errors import ConnectionClosed, InvalidArgument, StoreUnavailable
+from ringdove.pending import Pending, Runner
+from ringdove.stores.fabric.wire import Loop, Node, NodeAddress, NodeLost, ReplyError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
+    from ringdove.stores.fabric.wire import Word
+
+T = TypeVar("T")
+
+SLOTS = 16_384
+
+#: Answers that a node gives while something else is about to serve: ask again soon.
+_PASSING = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY")
+
+_PAUSE_S, _PAUSE_S_MAX = 0.02, 0.5
+
+
+def slot_of(tag: bytes) -> int:
+    """The slot of every key with this hash tag."""
+    return binascii.crc_hqx(tag, 0) % SLOTS
+
+
+class Cluster:
+    """Asks the nodes of a cluster."""
+
+    def __init__(self, seeds: Sequence[NodeAddress], timeout_s: float = 30) -> None:
+        self.timeout_s = timeout_s
+        self._seeds = list(seeds)
+        self._loop = Loop()
+        self._runner = Runner(self._loop.loop)
+        self._nodes: dict[NodeAddress, Node] = {}
+        self._masters: list[NodeAddress | None] = [None] * SLOTS
+        self._library = resources.files(__package__).joinpath("library.lua").read_text()
+        self._closed = False
+
+    async def open(self) -> None:
+        """Find the nodes."""
+        await self._refresh()
+
+    def close(self) -> None:
+        """Hang up."""
+        if not self._closed:
+            self._closed = True
+            for node in self._nodes.values():
+                self._loop.loop.call_soon_threadsafe(node.close)
+            self._loop.stop()
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Pending[T]:
+        """Have a coroutine of the store driven by the connections' own thread, in turn."""
+        result: Pending[T] = Pending()
+
+        def settle(value: Any, error: BaseException | None) -> None:
+            if error is None:
+                result.resolve(value)
+            else:
+                result.fail(error)
+
+        try:
+            self._loop.loop.call_soon_threadsafe(self._runner.spawn, coroutine, settle)
+        except RuntimeError:
+            coroutine.close()
+            result.fail(ConnectionClosed("The store has been closed."))
+        return result
+
+    def node(self, address: NodeAddress) -> Node:
+        """The node at an address."""
+        found = self._nodes.get(address)
+        if found is None:
+            found = self._nodes.setdefault(address, Node(address, self._loop.loop))
+        return found
+
+    def master(self, slot: int) -> NodeAddress | None:
+        """Who serves a slot, as far as is known."""
+        return self._masters[slot]
+
+    async def call(
+        self, function: str, slot: int, keys: Sequence[Word], arguments: Sequence[Word]
+    ) -> Any:
+        """Call a function of the library on the master of a slot."""
+        command = ("FCALL", function, len(keys), *keys, *arguments)
+        return await self.ask(slot, command)
+
+    async def ask(self, slot: int, command: Sequence[Word]) -> Any:
+        """Send a command to the master of a slot, until it is served or the time is up."""
+        deadline_s = time.monotonic() + self.timeout_s
+        pause_s = _PAUSE_S
+        while True:
+            if self._closed:
+                raise ConnectionClosed("The store has been closed.")
+            address = self._masters[slot]
+            try:
+                if address is None:
+                    raise NodeLost(f"No node serves slot {slot}.")  # noqa: TRY301
+                [pending] = self.node(address).ask(command)
+                return await pending
+            except ReplyError as error:
+                if "unction not found" in str(error):
+                    await self._load(address)
+                    continue
+                if error.word not in _PASSING:
+                    raise StoreUnavailable(f"Node {address} refused: {error}.") from error
+                failure: Exception = error
+            except NodeLost as error:
+                failure = error
+            if time.monotonic() > deadline_s:
+                raise StoreUnavailable(
+                    f"The cluster did not serve slot {slot} within {self.timeout_s:.0f} s: "
+                    f"{failure}."
+                ) from failure
+            await Pending[None]().until(pause_s * random.uniform(0.5, 1))
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+            await self._refresh(deadline_s)
+
+    async def _load(self, address: NodeAddress | None) -> None:
+        """Give a node the library."""
+        if address is not None:
+            [pending] = self.node(address).ask(("FUNCTION", "LOAD", "REPLACE", self._library))
+            try:
+                await pending
+            except ReplyError as error:
+                if error.word not in (*_PASSING, "NOREPLICAS"):
+                    raise StoreUnavailable(
+                        f"Node {address} does not take the functions: {error}. "
+                        "Redis 7 or Valkey is needed."
+                    ) from error
+
+    async def _refresh(self, deadline_s: float = 0) -> None:
+        """Read which node serves which slot, from whichever node answers."""
+        known = [address for address in self._nodes if address not in self._seeds]
+        failure: Exception | None = None
+        for address in [*random.sample(known, len(known)), *self._seeds]:
+            [pending] = self.node(address).ask(("CLUSTER", "SLOTS"))
+            try:
+                self._take_slots(address, await pending)
+            except (NodeLost, ReplyError) as error:
+                failure = error
+            else:
+                return
+        if time.monotonic() > deadline_s:
+            places = ", ".join(map(str, self._seeds))
+            raise StoreUnavailable(f"No node of the cluster at {places} answers: {failure}.")
+
+    def _take_slots(self, asked: NodeAddress, ranges: list[Any]) -> None:
+        if not ranges:
+            raise NodeLost(f"Node {asked} serves no slots.")
+        masters: list[NodeAddress | None] = [None] * SLOTS
+        for first, last, (host, port, *_), *_ in ranges:
+            address = NodeAddress(host.decode() or asked.host, port)
+            masters[first : last + 1] = [address] * (last + 1 - first)
+        self._masters = masters
+
+
+def parse_url(url: str) -> list[NodeAddress]:
+    """The nodes of redis://HOST:PORT,HOST:PORT."""
+    found = []
+    for place in url.removeprefix("redis://").rstrip("/").split(","):
+        host, _, port = place.rpartition(":")
+        if not host or not port.isdecimal():
+            raise InvalidArgument(f"{url!r} names no nodes: use redis://HOST:PORT,HOST:PORT.")
+        found.append(NodeAddress(host.strip("[]"), int(port)))
+    return found

@@ -1,0 +1,510 @@
+"""The store on a Redis or Valkey cluster.
+
+Each operation on a stripe is one function of `library.lua`, atomic on the stripe's master; what it
+needs besides, blocks by offset, is read from the stripe's stream. A store keeps nothing that
+matters: blocks read lately, and who waits for what.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Any
+
+from ringdove import limits
+from ringdove.clock import Clock, SystemClock
+from ringdove.core.block import Block
+from ringdove.core.dedup import Appended, check_segment
+from ringdove.core.runs import LeasedRun
+from ringdove.core.settings import check_name
+from ringdove.core.stripe import DEFAULT_SUBSCRIPTION, Part
+from ringdove.errors import (
+    ClientError,
+    InvalidArgument,
+    OffsetTrimmed,
+    QueueNotFound,
+    RingdoveError,
+    StoreCorrupted,
+)
+from ringdove.pending import Pending
+from ringdove.protocol.messages import WireError, decode_error
+from ringdove.stores.base import (
+    Claim,
+    Claimed,
+    Delivered,
+    Delivery,
+    Record,
+    Start,
+    StripeId,
+    StripeStats,
+    SubscriptionStats,
+)
+from ringdove.stores.fabric.cluster import Cluster, parse_url, slot_of
+from ringdove.stores.local import check_record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringdove.core.dedup import Segment
+    from ringdove.core.settings import QueueSettings
+    from ringdove.stores.fabric.wire import Word
+
+#: Suffixes of a stripe's keys, in the order of `library.lua`.
+_SUFFIXES = "mlnkpijhxtrwgqdc"
+
+_RECORDS_TAG = b"ringdove-records"
+_RECORD_KEYS = (b"rd:{ringdove-records}:v", b"rd:{ringdove-records}:k")
+
+#: Stripes whose keys and lately read blocks are remembered, and the bytes of such blocks.
+_STRIPES_MAX = 10_000
+_CACHE_BLOCKS_MAX = 64
+_CACHE_BYTES_MAX = 16 * 1024 * 1024
+
+
+class _Place:
+    """A stripe's keys and slot, and what is remembered of it."""
+
+    def __init__(self, stripe: StripeId) -> None:
+        tag = f"{stripe.queue:x}.{stripe.number}.{stripe.level}"
+        self.slot = slot_of(tag.encode())
+        self.keys = [f"rd:{{{tag}}}:{suffix}" for suffix in _SUFFIXES]
+        self.log = self.keys[1]
+        self.channel = f"rd:{{{tag}}}:a"
+        self.watch: Pending[None] = Pending()
+        #: Whether the stripe was deleted, as far as is known.
+        self.gone = False
+        self.blocks: deque[Block] = deque(maxlen=_CACHE_BLOCKS_MAX)
+
+    def known_block(self, offset: int) -> Block | None:
+        """A block read lately that holds an offset."""
+        for block in reversed(self.blocks):
+            if block.base <= offset < block.end:
+                return block
+        return None
+
+    def remember(self, blocks: Sequence[Block]) -> None:
+        """Keep blocks for the next partial read."""
+        self.blocks += blocks
+        while sum(block.nbytes for block in self.blocks) > _CACHE_BYTES_MAX:
+            self.blocks.popleft()
+
+    def announce(self) -> None:
+        """Tell those who wait that something may have come."""
+        watch, self.watch = self.watch, Pending()
+        watch.resolve(None)
+
+
+class FabricStore:
+    """See `ringdove.stores.base.Store` for the contract."""
+
+    def __init__(self, url: str, clock: Clock | None = None, seed: int | None = None) -> None:
+        self.clock: Clock = clock or SystemClock()
+        #: Tests pass a clock; otherwise each node goes by its own.
+        self._own_time = clock is None
+        self._random = random.Random(seed)
+        self._cluster = Cluster(parse_url(url))
+        self._opened = False
+        self._places: OrderedDict[StripeId, _Place] = OrderedDict()
+        self._lock = threading.Lock()
+
+    async def close(self) -> None:
+        """Hang up. Idempotent."""
+        self._cluster.close()
+
+    # -- asking ---------------------------------------------------------------------------------
+
+    def _now(self) -> str:
+        return "" if self._own_time else str(self.clock.now_ms())
+
+    def _place(self, stripe: StripeId) -> _Place:
+        with self._lock:
+            place = self._places.get(stripe)
+            if place is None:
+                if len(self._places) >= _STRIPES_MAX:
+                    self._places.popitem(last=False)
+                place = self._places[stripe] = _Place(stripe)
+            return place
+
+    async def _ask(self, place: _Place, function: str, *arguments: Word) -> Any:
+        """Call a function on a stripe; raises what it refuses with."""
+        reply = await self._call(f"rd_{function}", place.slot, place.keys, arguments)
+        try:
+            return _accepted(reply)
+        except QueueNotFound:
+            place.gone = True
+            raise
+
+    async def _call(
+        self, function: str, slot: int, keys: Sequence[Word], arguments: Sequence[Word]
+    ) -> Any:
+        if not self._opened:
+            await self._cluster.open()
+            self._opened = True
+        return await self._cluster.call(function, slot, keys, arguments)
+
+    # -- stripes --------------------------------------------------------------------------------
+
+    async def create(self, stripe: StripeId, settings: QueueSettings, version: int) -> None:
+        """See StripeStore."""
+        place = self._place(stripe)
+        arguments = _settings(settings, version)
+        await self._ask(place, "create", self._now(), DEFAULT_SUBSCRIPTION, *arguments)
+        place.gone = False
+
+    async def configure(self, stripe: StripeId, settings: QueueSettings, version: int) -> None:
+        """See StripeStore."""
+        place = self._place(stripe)
+        arguments = _settings(settings, version)
+        await self._ask(place, "configure", self._now(), place.channel, *arguments)
+        place.announce()
+
+    async def delete(self, stripe: StripeId) -> None:
+        """See StripeStore."""
+        place = self._place(stripe)
+        await self._ask(place, "delete", place.channel)
+        place.gone = True
+        place.announce()
+
+    async def append(
+        self, stripe: StripeId, segments: Sequence[Segment], version: int
+    ) -> list[Appended | ClientError]:
+        """See StripeStore."""
+        place = self._place(stripe)
+        malformed = [check_segment(segment) for segment in segments]
+        sound = [
+            segment for segment, error in zip(segments, malformed, strict=True) if error is None
+        ]
+        arguments: list[Word] = [
+            self._now(), version, place.channel, limits.TRIM_BLOCKS_PER_COMMIT_MAX,
+            limits.PRODUCERS_MAX, limits.FORGET_PER_APPEND_MAX, 1,
+        ]  # fmt: skip
+        for segment in sound:
+            arguments += _segment(segment)
+        _, _, told = await self._ask(place, "append", *arguments)
+        place.announce()
+        answers = iter([_appended(answer) for answer in told])
+        return [error if error is not None else next(answers) for error in malformed]
+
+    def submit_append(
+        self, stripe: StripeId, segments: Sequence[Segment], version: int
+    ) -> Pending[list[Appended | ClientError]]:
+        """See StripeStore."""
+        return self._cluster.submit(self.append(stripe, segments, version))
+
+    async def lease(
+        self,
+        stripe: StripeId,
+        subscription: str,
+        want: int,
+        lease_ms: int,
+        spread: int,
+        version: int,
+    ) -> Delivery:
+        """See StripeStore."""
+        place = self._place(stripe)
+        epoch, runs, dead, more, due = await self._ask(
+            place, "lease", self._now(), version, subscription, want, lease_ms, spread,
+            os.urandom(16), self._random.getrandbits(30), limits.PROMOTE_PER_CALL_MAX,
+            limits.SCAN_PER_CALL_MAX, limits.LEASES_MAX, limits.TRIM_BLOCKS_PER_COMMIT_MAX,
+            limits.LOOK_AHEAD,
+        )  # fmt: skip
+        due_ms = int(due)
+        return Delivery(
+            epoch,
+            [await self._delivered(place, run) for run in runs],
+            [await self._delivered(place, run) for run in dead],
+            bool(more),
+            None if due_ms < 0 else due_ms,
+        )
+
+    async def _delivered(self, place: _Place, told: Sequence[Any]) -> Delivered:
+        lo, hi, token, until, receives, first = told
+        run = LeasedRun(int(lo), int(hi), int(token, 16), int(until), receives, int(first))
+        return Delivered(run, await self._parts(place, run.lo, run.hi))
+
+    async def acknowledge(
+        self, stripe: StripeId, subscription: str, claims: Sequence[Claim], version: int
+    ) -> list[int | ClientError]:
+        """See StripeStore."""
+        return await self._settle(stripe, subscription, claims, "acknowledge", "", version)
+
+    async def extend(
+        self,
+        stripe: StripeId,
+        subscription: str,
+        claims: Sequence[Claim],
+        lease_ms: int,
+        version: int,
+    ) -> list[int | ClientError]:
+        """See StripeStore."""
+        return await self._settle(stripe, subscription, claims, "extend", lease_ms, version)
+
+    async def release(
+        self,
+        stripe: StripeId,
+        subscription: str,
+        claims: Sequence[Claim],
+        delay_ms: int | None,
+        version: int,
+    ) -> list[int | ClientError]:
+        """See StripeStore."""
+        delay: Word = "" if delay_ms is None else delay_ms
+        return await self._settle(stripe, subscription, claims, "release", delay, version)
+
+    async def _settle(
+        self,
+        stripe: StripeId,
+        subscription: str,
+        claims: Sequence[Claim],
+        act: str,
+        number: Word,
+        version: int,
+    ) -> list[int | ClientError]:
+        place = self._place(stripe)
+        arguments: list[Word] = [
+            self._now(), version, place.channel, subscription, act, number,
+            limits.TRIM_BLOCKS_PER_COMMIT_MAX,
+        ]  # fmt: skip
+        for claim in claims:
+            arguments += (
+                claim.epoch, f"{claim.token:015x}", claim.lo, claim.hi, int(claim.earlier),
+            )  # fmt: skip
+        told = await self._ask(place, "settle", *arguments)
+        place.announce()
+        return [_answer(answer) for answer in told]
+
+    async def subscribe(self, stripe: StripeId, subscription: str, start: Start) -> int:
+        """See StripeStore."""
+        check_name(subscription, "subscription")
+        place = self._place(stripe)
+        kind, value = start.kind, start.value
+        if kind == "time":
+            kind, value = "offset", await self.find(stripe, value)
+        elif kind not in ("earliest", "latest", "offset"):
+            raise InvalidArgument(
+                f"{kind!r} is no start: use 'earliest', 'latest', 'offset' or 'time'."
+            )
+        floor = await self._ask(
+            place, "subscribe", self._now(), place.channel, subscription, kind, value,
+            limits.SUBSCRIPTIONS_MAX,
+        )  # fmt: skip
+        place.announce()
+        return int(floor)
+
+    async def unsubscribe(self, stripe: StripeId, subscription: str) -> None:
+        """See StripeStore."""
+        await self._ask(self._place(stripe), "unsubscribe", self._now(), subscription)
+
+    async def claim(
+        self, stripe: StripeId, subscription: str, owner: bytes, lease_ms: int
+    ) -> Claimed:
+        """See StripeStore."""
+        fence, offset = await self._ask(
+            self._place(stripe), "claim", self._now(), subscription, owner, lease_ms,
+            limits.PROMOTE_PER_CALL_MAX,
+        )  # fmt: skip
+        return Claimed(fence, int(offset))
+
+    async def hold(self, stripe: StripeId, subscription: str, fence: int, lease_ms: int) -> None:
+        """See StripeStore."""
+        await self._ask(self._place(stripe), "hold", self._now(), subscription, fence, lease_ms)
+
+    async def commit(
+        self,
+        stripe: StripeId,
+        subscription: str,
+        offset: int,
+        fence: int = 0,
+        *,
+        lazy: bool = False,  # noqa: ARG002  one call is as durable as another
+    ) -> None:
+        """See StripeStore."""
+        await self._ask(
+            self._place(stripe), "commit", self._now(), subscription, offset, fence,
+            limits.TRIM_BLOCKS_PER_COMMIT_MAX,
+        )  # fmt: skip
+
+    async def purge(self, stripe: StripeId) -> int:
+        """See StripeStore."""
+        most = limits.TRIM_BLOCKS_PER_COMMIT_MAX
+        return int(await self._ask(self._place(stripe), "purge", self._now(), most))
+
+    async def trim(self, stripe: StripeId) -> int:
+        """See StripeStore."""
+        most = limits.TRIM_BLOCKS_PER_COMMIT_MAX
+        return int(await self._ask(self._place(stripe), "trim", self._now(), most))
+
+    async def stats(self, stripe: StripeId) -> StripeStats:
+        """See StripeStore."""
+        epoch, head, tail, nbytes, oldest, subs = await self._ask(
+            self._place(stripe), "stats", self._now(), limits.TRIM_BLOCKS_PER_COMMIT_MAX,
+            limits.PROMOTE_PER_CALL_MAX,
+        )  # fmt: skip
+        found = [
+            SubscriptionStats(name.decode(), int(floor), max(0, int(waiting)), leased, delayed)
+            for name, floor, waiting, leased, delayed in subs
+        ]
+        return StripeStats(epoch, int(head), int(tail), int(nbytes), int(oldest), sorted(found))
+
+    def watch(self, stripe: StripeId) -> Pending[None]:
+        """See StripeStore."""
+        place = self._place(stripe)
+        if place.gone:
+            raise QueueNotFound(f"There is no stripe {stripe}; its queue was deleted.")
+        return place.watch
+
+    # -- the log --------------------------------------------------------------------------------
+
+    async def read(
+        self, stripe: StripeId, offset: int, messages_max: int, bytes_max: int
+    ) -> list[Block]:
+        """See StripeStore."""
+        place = self._place(stripe)
+        _, head, tail = await self._ask(
+            place, "bounds", self._now(), limits.TRIM_BLOCKS_PER_COMMIT_MAX
+        )
+        if offset < int(head):
+            raise OffsetTrimmed(
+                f"Offset {offset} has been trimmed; the oldest one stored is {int(head)}."
+            )
+        found: list[Block] = []
+        while offset < int(tail) and messages_max > 0 and (bytes_max > 0 or not found):
+            block = await self._block_at(place, offset)
+            if block is None:
+                break
+            start = max(0, offset - block.base)
+            stop = min(block.count, start + messages_max, int(tail) - block.base)
+            block = block.slice(start, stop)
+            found.append(block)
+            messages_max -= block.count
+            bytes_max -= block.nbytes
+            offset = block.end
+        return found
+
+    async def find(self, stripe: StripeId, time_ms: int) -> int:
+        """See StripeStore."""
+        return int(await self._ask(self._place(stripe), "find", time_ms))
+
+    async def _parts(self, place: _Place, lo: int, hi: int) -> list[Part]:
+        """Where the messages [lo, hi) are."""
+        found = []
+        while lo < hi:
+            block = await self._block_at(place, lo)
+            if block is None or block.base >= hi:
+                break
+            start = max(lo, block.base)
+            found.append(Part(block, start - block.base, min(hi, block.end) - block.base))
+            lo = block.end
+        return found
+
+    async def _block_at(self, place: _Place, offset: int) -> Block | None:
+        """The block that holds an offset, or the first one behind it."""
+        known = place.known_block(offset)
+        if known is not None:
+            return known
+        command = ("XRANGE", place.log, offset, "+", "COUNT", _READ_AHEAD)
+        entries = await self._cluster.ask(place.slot, command)
+        blocks = [_block(entry) for entry in entries]
+        place.remember(blocks)
+        return blocks[0] if blocks else None
+
+    # -- records --------------------------------------------------------------------------------
+
+    async def _record(self, function: str, *arguments: Word) -> Any:
+        slot = slot_of(_RECORDS_TAG)
+        return _accepted(await self._call(f"rd_record_{function}", slot, _RECORD_KEYS, arguments))
+
+    async def get(self, key: str) -> Record | None:
+        """See RecordStore."""
+        told = await self._record("get", self._now(), key)
+        return Record(key, told[2], told[0], int(told[1])) if told else None
+
+    async def put(
+        self, key: str, value: bytes, expect: int | None = None, expires_ms: int = 0
+    ) -> Record:
+        """See RecordStore."""
+        check_record(key, value)
+        wanted: Word = "" if expect is None else expect
+        version = await self._record("put", self._now(), key, value, wanted, expires_ms)
+        return Record(key, value, version, expires_ms)
+
+    async def remove(self, key: str, expect: int | None = None) -> bool:
+        """See RecordStore."""
+        wanted: Word = "" if expect is None else expect
+        return bool(await self._record("remove", self._now(), key, wanted))
+
+    async def scan(self, prefix: str, after: str = "", count_max: int = 1000) -> list[Record]:
+        """See RecordStore."""
+        start = f"({after}" if after and after >= prefix else f"[{prefix}"
+        told = await self._record(
+            "scan", self._now(), start, b"(" + prefix.encode() + b"\xff", count_max
+        )
+        return [
+            Record(key.decode(), value, version, int(expires))
+            for key, version, expires, value in told
+        ]
+
+
+def _settings(settings: QueueSettings, version: int) -> list[Word]:
+    """What of the settings counts in the store; see `configured` in the library."""
+    return [
+        version, settings.order, settings.retention_ms, settings.keep_done_ms, settings.dedup_ms,
+        settings.bytes_max, int(settings.when_full == "drop-oldest"), settings.receives_max or 0,
+        settings.backoff_ms, settings.backoff_ms_max,
+    ]  # fmt: skip
+
+
+def _segment(segment: Segment) -> list[Word]:
+    block = segment.block
+    hashes = bytes(block.key_hashes()) if block.keyed else b""
+    return [
+        segment.producer or b"", segment.sequence, segment.span, int(segment.gaps),
+        segment.message_id or b"", block.count, block.not_before_ms, hashes, bytes(block.buffer),
+    ]  # fmt: skip
+
+
+def _block(entry: Sequence[Any]) -> Block:
+    """A block as the stream has it, stamped."""
+    entry_id, (_, data, _, stored) = entry
+    last = int(entry_id.partition(b"-")[0])
+    try:
+        block = Block.decode(data, trusted=True)
+    except RingdoveError as error:
+        raise StoreCorrupted(f"A block in the fabric is damaged: {error}") from error
+    return block.stamp(last + 1 - block.count, int(stored))
+
+
+def _accepted(reply: Any) -> Any:
+    """The reply, unless it is a refusal, which is raised."""
+    if isinstance(reply, list) and len(reply) == 4 and reply[0] == b"!":
+        raise _refusal(reply)
+    return reply
+
+
+def _refusal(reply: Sequence[Any]) -> RingdoveError:
+    _, code, text, number = reply
+    return decode_error(WireError(code.decode(), text.decode(), int(float(number))))
+
+
+def _answer(told: Any) -> int | ClientError:
+    if isinstance(told, list):
+        error = _refusal(told)
+        assert isinstance(error, ClientError)
+        return error
+    return int(told)
+
+
+def _appended(told: Sequence[Any]) -> Appended | ClientError:
+    if told[0] == b"+":
+        return Appended(int(told[1]))
+    if told[0] == b"=":
+        return Appended(int(float(told[1])), duplicate=True)
+    error = _refusal(told)
+    assert isinstance(error, ClientError)
+    return error
+
+
+#: Blocks that one read of the log fetches.
+_READ_AHEAD = 4

@@ -1,0 +1,202 @@
+"""One connection to one node of a Redis cluster: requests pipelined, replies in order.
+
+Runs on an event loop in a thread of its own, which all connections of a store share; requests come
+from any thread and are answered through pendings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import hiredis
+
+from ringdove.errors import StoreUnavailable
+from ringdove.pending import Pending
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Word = bytes | str | int | float | memoryview
+
+
+class NodeAddress(NamedTuple):
+    """Where a node listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class ReplyError(Exception):
+    """A node has answered with an error; its first word says which."""
+
+    @property
+    def word(self) -> str:
+        """The first word."""
+        return str(self).partition(" ")[0]
+
+
+class NodeLost(StoreUnavailable):
+    """The connection to a node broke, or could not be made: what was asked may have been done."""
+
+
+class Loop:
+    """The event loop of a store's connections, in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.loop = _new_loop()
+        self._thread = threading.Thread(target=self._run, name="ringdove-fabric", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        self.loop.close()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+
+
+class Node:
+    """A node: connects when it is first needed, and again after a loss."""
+
+    def __init__(self, address: NodeAddress, loop: asyncio.AbstractEventLoop) -> None:
+        self.address = address
+        self._loop = loop
+        self._lock = threading.Lock()
+        self._inbox: list[tuple[bytes, list[Pending[Any]]]] = []
+        self._scheduled = False
+        self._wire: _Wire | None = None
+        self._connecting = False
+        self._closed = False
+        #: Called with each message of a sharded channel: its name.
+        self.on_message: Callable[[bytes], None] | None = None
+
+    def ask(self, *commands: Sequence[Word]) -> list[Pending[Any]]:
+        """Send commands, one right behind the other; from any thread."""
+        pendings: list[Pending[Any]] = [Pending() for _ in commands]
+        data = b"".join(_pack(tuple(command)) for command in commands)
+        with self._lock:
+            self._inbox.append((data, pendings))
+            wake = not self._scheduled
+            self._scheduled = True
+        if wake:
+            try:
+                self._loop.call_soon_threadsafe(self._flush)
+            except RuntimeError:
+                self._fail("The store has been closed.")
+        return pendings
+
+    def _flush(self) -> None:
+        wire = self._wire
+        if wire is None or wire.lost:
+            if not self._connecting and not self._closed:
+                self._connecting = True
+                self._loop.create_task(self._connect())
+            return
+        with self._lock:
+            inbox, self._inbox = self._inbox, []
+            self._scheduled = False
+        for _, pendings in inbox:
+            wire.expected.extend(pendings)
+        wire.write(b"".join([data for data, _ in inbox]))
+
+    async def _connect(self) -> None:
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                _, self._wire = await self._loop.create_connection(
+                    lambda: _Wire(self), self.address.host, self.address.port
+                )
+        except (OSError, TimeoutError) as error:
+            self._fail(f"Node {self.address} cannot be reached: {error or 'no answer in time'}.")
+            return
+        finally:
+            self._connecting = False
+        self._flush()
+
+    def _fail(self, reason: str) -> None:
+        with self._lock:
+            inbox, self._inbox = self._inbox, []
+            self._scheduled = False
+        for _, pendings in inbox:
+            for pending in pendings:
+                pending.fail(NodeLost(reason))
+
+    def close(self) -> None:
+        """Hang up; from the loop's thread."""
+        self._closed = True
+        self._fail("The store has been closed.")
+        if self._wire is not None:
+            self._wire.close()
+
+
+class _Wire(asyncio.Protocol):
+    """One TCP connection."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._reader: Any = hiredis.Reader(replyError=ReplyError, notEnoughData=_NOT_ENOUGH)
+        self._transport: asyncio.Transport | None = None
+        self.expected: deque[Pending[Any]] = deque()
+        self.lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        expected, self.expected = self.expected, deque()
+        error = NodeLost(f"The connection to {self._node.address} broke: {exc or 'closed'}.")
+        for pending in expected:
+            pending.fail(error)
+
+    def data_received(self, data: bytes) -> None:
+        self._reader.feed(data)
+        while (reply := self._reader.gets()) is not _NOT_ENOUGH:
+            if self._is_message(reply):
+                continue
+            pending = self.expected.popleft()
+            if isinstance(reply, ReplyError):
+                pending.fail(reply)
+            else:
+                pending.resolve(reply)
+
+    def _is_message(self, reply: Any) -> bool:
+        """Deliver what a subscription brings; such a connection gets nothing else."""
+        if self._node.on_message is None or not isinstance(reply, list) or len(reply) != 3:
+            return False
+        if reply[0] == b"smessage":
+            self._node.on_message(reply[1])
+        return reply[0] in (b"smessage", b"ssubscribe", b"sunsubscribe")
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            with contextlib.suppress(RuntimeError):
+                self._transport.close()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop  # noqa: PLC0415  plain asyncio does where it is missing
+    except ImportError:
+        return asyncio.new_event_loop()
+    return cast("asyncio.AbstractEventLoop", uvloop.new_event_loop())
+
+
+#: Its stub knows only tuples of one word.
+_pack: Any = hiredis.pack_command
+
+_NOT_ENOUGH = object()
+_CONNECT_S = 2.0

@@ -1,0 +1,32 @@
+"""The fabric keeps the contract, on real Redis processes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ringdove.pending import run
+from ringdove.stores.fabric import FabricStore
+from stores.conformance import StoreContract
+from stores.redis import RedisProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ringdove.clock import ManualClock
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory) -> Iterator[RedisProcess]:
+    with RedisProcess(tmp_path_factory.mktemp("redis")) as process:
+        yield process
+
+
+class TestFabricStore(StoreContract):
+    @pytest.fixture
+    def store(self, redis: RedisProcess, clock: ManualClock) -> Iterator[FabricStore]:
+        redis.flush()
+        store = FabricStore(redis.url, clock, seed=1)
+        yield store
+        run(store.close())
