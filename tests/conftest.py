@@ -3,12 +3,20 @@
 import pytest
 
 import ringdove
+from fabric.redis import RedisProcess
 from ringdove.clock import ManualClock
 
 
 @pytest.fixture
 def clock():
     return ManualClock()
+
+
+@pytest.fixture(scope="session")
+def redis(tmp_path_factory):
+    """A cluster of one node, for all tests of the session; empty it before use."""
+    with RedisProcess(tmp_path_factory.mktemp("redis")) as process:
+        yield process
 
 
 @pytest.fixture(params=["memory", "file"])

@@ -45,6 +45,8 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a server may be told; the same names as flags, in the environment and in the file."""
 
     data: str = "./ringdove-data"
+    #: A Redis or Valkey cluster to keep queues on instead: redis://HOST:PORT,HOST:PORT.
+    store: str | None = None
     #: Address to listen on. Anything but loopback needs a token and TLS, or `insecure`.
     host: str = "127.0.0.1"
     #: Ports of the native protocol and of HTTP; 0 for any free one, -1 for none.
@@ -184,6 +186,10 @@ async def _serve(config: ServerConfig, on_ready: Callable[[Server], None] | None
 
 
 def _open_store(config: ServerConfig) -> Store:
+    if config.store is not None:
+        from ringdove.stores.fabric import FabricStore  # noqa: PLC0415  only where it is used
+
+        return FabricStore(config.store)
     return MemoryStore() if config.memory else EmbeddedStore(config.data)
 
 

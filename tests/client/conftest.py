@@ -51,9 +51,9 @@ def serving(loop, store):
         finish(close())
 
 
-@pytest.fixture(params=["memory", "file", "server"])
+@pytest.fixture(params=["memory", "file", "fabric", "server"])
 def rd(request, tmp_path, clock):
-    """A connection to a fresh store of either kind, or to a server, under a manual clock."""
+    """A connection to a fresh store of any kind, or to a server, under a manual clock."""
     if request.param == "server":
         loop = request.getfixturevalue("server_loop")
         with (
@@ -63,6 +63,10 @@ def rd(request, tmp_path, clock):
             yield connection
         return
     url = "memory:" if request.param == "memory" else f"file:{tmp_path}/data"
+    if request.param == "fabric":
+        redis = request.getfixturevalue("redis")
+        redis.flush()
+        url = redis.url
     with ringdove.connect(url, clock=clock) as connection:
         yield connection
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ringdove.clock import ManualClock
 from ringdove.controllers.broker import Broker
@@ -26,17 +26,71 @@ from sqs.model import Model, Queue
 ARN = "arn:aws:sqs:us-east-1:000000000000:"
 COUNTERS = ("", "NotVisible", "Delayed")
 
-PAUSES_MS = st.sampled_from([1, 500, 2000, 31_000, 301_000])
-VISIBILITIES = st.sampled_from([None, None, 0, 1, 5, 400])
-#: Which queue, and how many messages; what is done one time in five.
+VISIBILITIES = st.sampled_from([0, 2, 30])
+#: Which queue, which message, and which of the handles of a kind, counted from the last one.
 WHICH = st.integers(0, 2)
-COUNTS = st.sampled_from([1, 1, 2, 3, 10])
-SELDOM = st.integers(0, 4).map(lambda number: number == 0)
-#: Which of the handles of a kind, counted from the last one.
+MESSAGES = st.tuples(
+    st.sampled_from(["x", "y", "z"]),
+    st.sampled_from([None, None, 0, 1, 3]),
+    st.sampled_from(["a", "a", "b", "c"]),
+    st.sampled_from([None, "1", "2"]),
+)
 PICKS = st.tuples(
     st.sampled_from(["held", "held", "over", "earlier", "any"]),
     st.integers(0, 2) | st.integers(0, 30),
 )
+RECEIVE = {
+    "which": WHICH,
+    "want": st.sampled_from([1, 1, 2, 3, 10]),
+    "visibility_s": st.sampled_from([None, None, 0, 1, 5, 400]),
+}
+
+#: What may be done next, with its arguments, and how often it is among 50 steps.
+STEPS: dict[str, tuple[int, dict[str, Any]]] = {
+    "send": (6, {"which": WHICH, "message": MESSAGES}),
+    "send_batch": (4, {"which": WHICH, "messages": st.lists(MESSAGES, min_size=1, max_size=5)}),
+    "receive": (9, RECEIVE),
+    "receive_at_an_end": (7, {**RECEIVE, "early_ms": st.sampled_from([0, 0, 0, 2])}),
+    "delete": (4, {"pick": PICKS}),
+    "delete_batch": (2, {"picks": st.lists(PICKS, min_size=1, max_size=4)}),
+    "change_visibility": (4, {"pick": PICKS, "seconds": st.sampled_from([0, 0, 1, 5, 60])}),
+    "change_visibility_batch": (
+        2,
+        {"picks": st.lists(PICKS, min_size=1, max_size=4), "seconds": st.sampled_from([0, 5])},
+    ),
+    "let_pass": (2, {"pause_ms": st.sampled_from([1, 500, 2000, 31_000, 301_000])}),
+    "let_pass_until_something_ends": (
+        4,
+        {
+            "number": st.integers(0, 2) | st.integers(0, 20),
+            "early_ms": st.sampled_from([0, 1, 2, 500]),
+        },
+    ),
+    "purge": (1, {"which": WHICH}),
+    "create": (
+        2,
+        {
+            "visibility_s": VISIBILITIES,
+            "delay_s": st.sampled_from([0, 0, 2]),
+            "retention_s": st.sampled_from([60, 345_600]),
+            "receives_max": st.sampled_from([None, 1, 2]),
+            "by_content": st.booleans(),
+            "per_group": st.booleans(),
+        },
+    ),
+    "change_queue": (
+        2,
+        {
+            "which": WHICH,
+            "visibility_s": VISIBILITIES,
+            "receives_max": st.sampled_from([None, 1, 2]),
+        },
+    ),
+    "delete_queue": (1, {"which": WHICH}),
+}
+#: One rule that chooses among them, for of many rules Hypothesis leaves some out in each run.
+CHOICES = st.sampled_from([name for name, (often, _) in STEPS.items() for _ in range(often)])
+STEP = CHOICES.flatmap(lambda name: st.tuples(st.just(name), st.fixed_dictionaries(STEPS[name][1])))
 
 
 async def drive(coroutine: Any, *, parks: bool = False) -> Any:
@@ -113,42 +167,32 @@ class SqsMachine(RuleBasedStateMachine):
         self.model.queues[name] = queue
 
     def redrive(self, receives_max: int | None) -> str:
-        return json.dumps(
-            {"deadLetterTargetArn": ARN + self.dead, "maxReceiveCount": receives_max}
-        )
+        return json.dumps({"deadLetterTargetArn": ARN + self.dead, "maxReceiveCount": receives_max})
 
     @initialize(
-        visibility_s=st.sampled_from([0, 2, 30]),
-        delay_s=st.sampled_from([0, 0, 2]),
-        by_content=st.booleans(),
+        visibility_s=VISIBILITIES, delay_s=st.sampled_from([0, 0, 2]), by_content=st.booleans()
     )
     def begin(self, visibility_s: int, delay_s: int, by_content: bool) -> None:
         self.make(self.dead)
-        self.make(
-            self.names[0], visibility_s=visibility_s, delay_s=delay_s, by_content=by_content
-        )
+        self.make(self.names[0], visibility_s=visibility_s, delay_s=delay_s, by_content=by_content)
 
-    @precondition(lambda self: len(self.model.queues) < 3)
-    @rule(
-        visibility_s=st.sampled_from([0, 2, 30]),
-        delay_s=st.sampled_from([0, 0, 2]),
-        retention_s=st.sampled_from([60, 345_600]),
-        receives_max=st.sampled_from([None, 1, 2]),
-        by_content=st.booleans(),
-        per_group=st.booleans(),
-    )
+    @rule(step=STEP)
+    def do(self, step: tuple[str, dict[str, Any]]) -> None:
+        name, arguments = step
+        getattr(self, name)(**arguments)
+
     def create(self, receives_max: int | None, **chosen: Any) -> None:
-        name = next(name for name in self.names if name not in self.model.queues)
+        unused = [name for name in self.names if name not in self.model.queues]
+        if not unused:
+            return
         if receives_max is not None:
             chosen |= {"dead_letter": self.dead, "receives_max": receives_max}
         if not self.suffix:
             chosen |= {"by_content": False, "per_group": False}
-        self.make(name, **chosen)
+        self.make(unused[0], **chosen)
 
-    @precondition(lambda self: len(self.model.queues) > 2)
-    @rule(which=WHICH, sure=SELDOM)
-    def delete_queue(self, which: int, sure: bool) -> None:
-        if not sure:
+    def delete_queue(self, which: int) -> None:
+        if len(self.model.queues) <= 2:
             return
         name = self.pick(which)
         self.must("DeleteQueue", QueueUrl=name)
@@ -157,25 +201,12 @@ class SqsMachine(RuleBasedStateMachine):
         reply = self.call("ReceiveMessage", QueueUrl=name)
         assert reply["error"] == "AWS.SimpleQueueService.NonExistentQueue"
 
-    @rule(which=WHICH, sure=SELDOM)
-    def purge(self, which: int, sure: bool) -> None:
-        if not sure:
-            return
+    def purge(self, which: int) -> None:
         name = self.pick(which)
         self.must("PurgeQueue", QueueUrl=name)
         self.model.purged(name)
 
-    @rule(
-        which=WHICH,
-        visibility_s=st.sampled_from([0, 2, 30]),
-        receives_max=st.sampled_from([None, 1, 2]),
-        sure=SELDOM,
-    )
-    def change_queue(
-        self, which: int, visibility_s: int, receives_max: int | None, sure: bool
-    ) -> None:
-        if not sure:
-            return
+    def change_queue(self, which: int, visibility_s: int, receives_max: int | None) -> None:
         queue = self.model.queues[self.pick(which)]
         queue.visibility_s = visibility_s
         queue.receives_max = receives_max
@@ -202,40 +233,31 @@ class SqsMachine(RuleBasedStateMachine):
                 entry["MessageGroupId"] = group
         return entry
 
-    MESSAGES = st.tuples(
-        st.sampled_from(["x", "y", "z"]),
-        st.sampled_from([None, None, 0, 1, 3]),
-        st.sampled_from(["a", "a", "b", "c"]),
-        st.sampled_from([None, "1", "2"]),
-    )
-
-    @rule(which=WHICH, message=MESSAGES)
     def send(self, which: int, message: Any) -> None:
         entry = self.entry(which, message)
         reply = self.must("SendMessage", QueueUrl=self.pick(which), **entry)
         self.model.sent(self.pick(which), entry, reply, self.now_ms)
 
-    @rule(which=WHICH, messages=st.lists(MESSAGES, min_size=1, max_size=5))
     def send_batch(self, which: int, messages: list[Any]) -> None:
-        entries = [self.entry(which, message) | {"Id": str(i)} for i, message in enumerate(messages)]
+        entries = [
+            self.entry(which, message) | {"Id": str(i)} for i, message in enumerate(messages)
+        ]
         reply = self.must("SendMessageBatch", QueueUrl=self.pick(which), Entries=entries)
         told = {entry["Id"]: entry for entry in reply["Successful"]}
         assert len(told) == len(entries)
         for entry in entries:
             self.model.sent(self.pick(which), entry, told[entry["Id"]], self.now_ms)
 
-    @rule(which=WHICH, want=COUNTS, visibility_s=VISIBILITIES)
     def receive(self, which: int, want: int, visibility_s: int | None) -> None:
         """From a queue that has something, if there is one."""
         names = [q.name for q in self.model.queues.values() if q.counters(self.now_ms)[0]]
         names = names or list(self.model.queues)
         self.receive_from(names[which % len(names)], want, visibility_s)
 
-    @rule(which=WHICH, want=COUNTS, early_ms=st.sampled_from([0, 0, 0, 2]))
-    def receive_at_an_end(self, which: int, want: int, early_ms: int) -> None:
+    def receive_at_an_end(self, early_ms: int, **chosen: Any) -> None:
         """As soon as something becomes visible again, or a little before."""
         self.let_pass_until_something_ends(0, early_ms)
-        self.receive(which, want, None)
+        self.receive(**chosen)
 
     def receive_from(self, name: str, want: int, visibility_s: int | None) -> list[Any]:
         chosen = {} if visibility_s is None else {"VisibilityTimeout": visibility_s}
@@ -279,15 +301,13 @@ class SqsMachine(RuleBasedStateMachine):
         found = [pair for pair in self.handles if is_one(*pair)] or self.handles
         return found[-1 - number % len(found)]
 
-    @precondition(lambda self: self.handles)
-    @rule(pick=PICKS)
     def delete(self, pick: tuple[str, int]) -> None:
+        if not self.handles:
+            return
         name, handle = self.chosen(*pick)
         reply = self.call("DeleteMessage", QueueUrl=name, ReceiptHandle=handle)
         self.model.deleted(name, handle, reply.get("error", ""), self.now_ms)
 
-    @precondition(lambda self: self.handles)
-    @rule(picks=st.lists(PICKS, min_size=1, max_size=4))
     def delete_batch(self, picks: list[tuple[str, int]]) -> None:
         for name, handles in self.by_queue(picks).items():
             entries = [{"Id": str(i), "ReceiptHandle": h} for i, h in enumerate(handles)]
@@ -295,9 +315,9 @@ class SqsMachine(RuleBasedStateMachine):
             for handle, error in zip(handles, errors(reply, len(handles)), strict=True):
                 self.model.deleted(name, handle, error, self.now_ms)
 
-    @precondition(lambda self: self.handles)
-    @rule(pick=PICKS, seconds=st.sampled_from([0, 0, 1, 5, 60]))
     def change_visibility(self, pick: tuple[str, int], seconds: int) -> None:
+        if not self.handles:
+            return
         name, handle = self.chosen(*pick)
         reply = self.call(
             "ChangeMessageVisibility",
@@ -307,8 +327,6 @@ class SqsMachine(RuleBasedStateMachine):
         )
         self.model.changed(name, handle, seconds, reply.get("error", ""), self.now_ms)
 
-    @precondition(lambda self: self.handles)
-    @rule(picks=st.lists(PICKS, min_size=1, max_size=4), seconds=st.sampled_from([0, 5]))
     def change_visibility_batch(self, picks: list[tuple[str, int]], seconds: int) -> None:
         for name, handles in self.by_queue(picks).items():
             entries = [
@@ -322,20 +340,20 @@ class SqsMachine(RuleBasedStateMachine):
     def by_queue(self, picks: list[tuple[str, int]]) -> dict[str, list[str]]:
         """Different handles, by queue."""
         found: dict[str, list[str]] = {}
-        for name, handle in dict.fromkeys(self.chosen(*pick) for pick in picks):
+        for name, handle in dict.fromkeys(self.chosen(*pick) for pick in picks if self.handles):
             found.setdefault(name, []).append(handle)
         return found
 
     # -- always ---------------------------------------------------------------------------------
 
-    @rule(pause_ms=PAUSES_MS)
     def let_pass(self, pause_ms: int) -> None:
         self.clock.sleep_ms(pause_ms)
 
-    @rule(number=st.integers(0, 2) | st.integers(0, 20), early_ms=st.sampled_from([0, 1, 2, 500]))
     def let_pass_until_something_ends(self, number: int, early_ms: int) -> None:
         """To where, or to just before where, something becomes visible, or is forgotten."""
-        times = sorted({ms for queue in self.model.queues.values() for ms in queue.ends(self.now_ms)})
+        times = sorted(
+            {ms for queue in self.model.queues.values() for ms in queue.ends(self.now_ms)}
+        )
         if times:
             self.clock.advance_to(times[number % len(times)] - early_ms)
 

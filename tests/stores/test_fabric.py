@@ -6,21 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fabric.redis import RedisProcess
 from ringdove.pending import run
 from ringdove.stores.fabric import FabricStore
 from stores.conformance import StoreContract
-from stores.redis import RedisProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ringdove.clock import ManualClock
-
-
-@pytest.fixture(scope="module")
-def redis(tmp_path_factory) -> Iterator[RedisProcess]:
-    with RedisProcess(tmp_path_factory.mktemp("redis")) as process:
-        yield process
 
 
 class TestFabricStore(StoreContract):

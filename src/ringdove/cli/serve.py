@@ -21,6 +21,7 @@ Flag = Annotated[bool, Parameter(negative="")]
 
 def serve(
     *,
+    store: str | None = None,
     host: str | None = None,
     port: int | None = None,
     http: int | None = None,
@@ -45,6 +46,8 @@ def serve(
 
     Parameters
     ----------
+    store
+        A Redis or Valkey cluster to keep queues on: redis://HOST:PORT,HOST:PORT.
     host
         Address to listen on, by default 127.0.0.1. Others need a token and TLS.
     port
@@ -76,11 +79,11 @@ def serve(
     from ringdove.server import run_server
 
     chosen: dict[str, Any] = {
-        "host": host, "port": port, "http": http, "unix": unix, "token": token,
+        "store": store, "host": host, "port": port, "http": http, "unix": unix, "token": token,
         "tls_cert": tls_cert, "tls_key": tls_key, "tls_client_ca": tls_client_ca,
         "insecure": insecure or None, "sqs_strict": sqs_strict or None,
         "memory": memory or None,
-        "data": None if memory else str(session.directory()),
+        "data": None if memory or store else str(session.directory()),
     }  # fmt: skip
     config = server_config(chosen)
     _set_up_log(log)

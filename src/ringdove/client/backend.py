@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ringdove.errors import ClientError
     from ringdove.stores.base import Start, StripeId
 
-_SCHEMES = ("file", "memory", *address.SCHEMES)
+_SCHEMES = ("file", "memory", "redis", *address.SCHEMES)
 
 
 class StreamSource(Protocol):
@@ -123,9 +123,13 @@ def make_backend(url: str, *, clock: Clock | None = None, **options: Any) -> Bac
         if not path:
             raise InvalidArgument(f"{url!r} names no directory: write for example 'file:./data'.")
         return Broker(EmbeddedStore(unquote(path), clock))
+    if scheme == "redis":
+        from ringdove.stores.fabric import FabricStore  # noqa: PLC0415
+
+        return Broker(FabricStore(url, clock))
     near = difflib.get_close_matches(scheme, _SCHEMES, n=1)
     hint = f" Did you mean '{near[0]}:'?" if near else ""
     raise InvalidArgument(
-        f"{url!r}: this version connects to 'file:DIRECTORY', 'memory:' and "
-        f"'ringdove://HOST:PORT'.{hint}"
+        f"{url!r}: this version connects to 'file:DIRECTORY', 'memory:', "
+        f"'ringdove://HOST:PORT' and 'redis://HOST:PORT'.{hint}"
     )
