@@ -39,7 +39,7 @@ class RedisProcess:
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}"
+        return f"redis://127.0.0.1:{self.port}?copies=1"
 
     def ask(self, *words: Any) -> Any:
         self._socket.sendall(hiredis.pack_command(words))

@@ -19,9 +19,7 @@ async def main() -> None:
                 )
                 for message in reply.get("Messages", ()):
                     seen.append(message["Body"])
-                    await sqs.delete_message(
-                        QueueUrl=url, ReceiptHandle=message["ReceiptHandle"]
-                    )
+                    await sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
 
         async def send(who: int) -> None:
             for number in range(10):

@@ -55,9 +55,10 @@ def standard() -> None:
     try:
         sqs.get_queue_url(QueueName="SQS_QUEUE_NAME")
     except sqs.exceptions.QueueDoesNotExist as error:
-        assert error.response["Error"]["Code"] == "AWS.SimpleQueueService.NonExistentQueue"
+        code = error.response["Error"]["Code"]
     else:
         raise AssertionError("a deleted queue has an URL")
+    assert code == "AWS.SimpleQueueService.NonExistentQueue"
 
 
 def resources() -> None:
@@ -82,9 +83,7 @@ def resources() -> None:
             assert message.message_attributes["Author"]["StringValue"] == "Daniel"
             bodies.add(message.body)
         done = queue.delete_messages(
-            Entries=[
-                {"Id": str(i), "ReceiptHandle": m.receipt_handle} for i, m in enumerate(found)
-            ]
+            Entries=[{"Id": str(i), "ReceiptHandle": m.receipt_handle} for i, m in enumerate(found)]
         )
         assert len(done["Successful"]) == len(found)
     assert bodies == {f"world {number}" for number in range(10)}
@@ -137,9 +136,9 @@ def dead_letters() -> None:
 
 def long_poll() -> None:
     """A receive that waits is answered when something comes, and not before."""
-    url = sqs.create_queue(
-        QueueName="long", Attributes={"ReceiveMessageWaitTimeSeconds": "20"}
-    )["QueueUrl"]
+    url = sqs.create_queue(QueueName="long", Attributes={"ReceiveMessageWaitTimeSeconds": "20"})[
+        "QueueUrl"
+    ]
     sqs.send_message(QueueUrl=url, MessageBody="later", DelaySeconds=1)
     begun = time.monotonic()
     [message] = sqs.receive_message(QueueUrl=url)["Messages"]
@@ -166,9 +165,10 @@ def fifo() -> None:
     try:
         sqs.send_message(QueueUrl=url, MessageBody="3")
     except ClientError as error:
-        assert error.response["Error"]["Code"] == "MissingParameter"
+        code = error.response["Error"]["Code"]
     else:
         raise AssertionError("a group is missing")
+    assert code == "MissingParameter"
     sqs.delete_queue(QueueUrl=url)
 
 

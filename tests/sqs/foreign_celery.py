@@ -21,7 +21,6 @@ app = Celery("shop", broker=os.environ["BROKER"])
 app.conf.update(
     broker_transport_options={
         "region": "eu-west-1",
-        "is_secure": False,
         "visibility_timeout": 60,
         "wait_time_seconds": 2,
         "polling_interval": 0.1,

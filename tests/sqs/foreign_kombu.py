@@ -1,6 +1,6 @@
 """A program with kombu alone: producers, consumers, simple queues; it knows nothing of Ringdove.
 
-    python foreign_kombu.py sqs://KEY:SECRET@HOST:PORT//
+python foreign_kombu.py sqs://KEY:SECRET@HOST:PORT//
 """
 
 import sys

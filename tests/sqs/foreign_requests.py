@@ -43,8 +43,10 @@ FIELDS = [
 texts = st.text(max_size=20)
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | texts,
-    lambda inner: st.lists(inner, max_size=4)
-    | st.dictionaries(st.sampled_from(MEMBERS) | texts, inner, max_size=6),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(MEMBERS) | texts, inner, max_size=6)
+    ),
     max_leaves=15,
 )
 requests = st.dictionaries(st.sampled_from(MEMBERS), values, max_size=6)

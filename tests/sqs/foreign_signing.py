@@ -140,19 +140,15 @@ def _as_json(value: Any) -> str:
 @contextmanager
 def shifted(seconds: float) -> Iterator[None]:
     """Have botocore's clock go wrong by some seconds."""
-    later = timedelta(seconds=seconds)
-    with mock.patch.object(
-        botocore.auth, "get_current_datetime", lambda: get_current_datetime() + later
-    ):
+    wrong = get_current_datetime() + timedelta(seconds=seconds)
+    with mock.patch.object(botocore.auth, "get_current_datetime", return_value=wrong):
         yield
 
 
 class Asker:
     """Somebody with a key; without one he signs nothing."""
 
-    def __init__(
-        self, port: int, key: str = "", secret: str = "", *, region: str = REGION
-    ) -> None:
+    def __init__(self, port: int, key: str = "", secret: str = "", *, region: str = REGION) -> None:
         self._host = f"127.0.0.1:{port}"
         self._credentials = Credentials(key, secret) if key else None
         self._region = region

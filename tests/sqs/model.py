@@ -21,9 +21,11 @@ Times are milliseconds of the clock that the service is given.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 DEDUP_MS = 300_000
 
@@ -305,7 +307,7 @@ class Model:
         queue.known.clear()
 
 
-def _front(line: list[Message], good: Any) -> list[Message]:
+def _front(line: list[Message], good: Callable[[Message], bool]) -> list[Message]:
     """The messages before the first one that is not good."""
     for number, message in enumerate(line):
         if not good(message):

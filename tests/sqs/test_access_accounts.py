@@ -194,9 +194,7 @@ def test_move_tasks_of_another_account_are_out_of_reach(place, protocol, region)
         QueueUrl=place.url(SHOP),
         Attributes={"RedrivePolicy": policy},
     )
-    place.shop.must(
-        protocol, "SendMessage", QueueUrl=place.url(SHOP, "dead"), MessageBody="dead"
-    )
+    place.shop.must(protocol, "SendMessage", QueueUrl=place.url(SHOP, "dead"), MessageBody="dead")
     dead = arn(SHOP, "dead", region)
     started = place.shop.must(
         protocol,
@@ -262,13 +260,11 @@ def test_queues_of_one_name_never_meet(place, protocol):
         assert asker.must(protocol, "ListQueues", QueueNamePrefix="ord").all("QueueUrl") == [url]
         assert asker.must(protocol, "ListQueues", QueueNamePrefix="x").all("QueueUrl") == []
         asker.must(protocol, "SendMessage", QueueUrl="orders", MessageBody=f"more of {name}")
-        found = asker.must(
-            protocol, "ReceiveMessage", QueueUrl=url, MaxNumberOfMessages=10
-        ).all("Body")
-        assert sorted(found) == [f"more of {name}", f"of {name}"]
-        told = asker.must(
-            protocol, "GetQueueAttributes", QueueUrl=url, AttributeNames=["QueueArn"]
+        found = asker.must(protocol, "ReceiveMessage", QueueUrl=url, MaxNumberOfMessages=10).all(
+            "Body"
         )
+        assert sorted(found) == [f"more of {name}", f"of {name}"]
+        told = asker.must(protocol, "GetQueueAttributes", QueueUrl=url, AttributeNames=["QueueArn"])
         assert arn(account) in told.body.decode()
     place.shop.must(protocol, "DeleteQueue", QueueUrl=place.url(SHOP))
     assert place.shop.must(protocol, "ListQueues").all("QueueUrl") == []
@@ -330,21 +326,31 @@ POLICIES = [
     ("everybody", [allow(Principal="*")], True),
     ("everything", [allow(Action="SQS:*", Resource="*")], True),
     ("another account", [allow(Principal={"AWS": "333333333333"})], False),
-    ("an account that begins alike", [allow(Principal={"AWS": f"arn:aws:iam::{BANK}9:root"})], False),
+    (
+        "an account that begins alike",
+        [allow(Principal={"AWS": f"arn:aws:iam::{BANK}9:root"})],
+        False,
+    ),
     ("another action", [allow(Action="SQS:ReceiveMessage")], False),
     ("another queue", [allow(Resource=arn(SHOP, "other"))], False),
     ("under a condition", [allow(Condition={"Bool": {"aws:SecureTransport": "true"}})], False),
     ("denied as well", [allow(), allow(Effect="Deny", Principal="*")], False),
     ("denied first", [allow(Effect="Deny", Action="*"), allow()], False),
     ("all but", [allow(), allow(Effect="Deny", Principal=None, NotPrincipal={"AWS": SHOP})], False),
-    ("all but him", [allow(), allow(Effect="Deny", Principal=None, NotPrincipal={"AWS": BANK})], True),
+    (
+        "all but him",
+        [allow(), allow(Effect="Deny", Principal=None, NotPrincipal={"AWS": BANK})],
+        True,
+    ),
     ("but some actions", [allow(), allow(Effect="Deny", Action=None, NotAction="SQS:Foo")], False),
     ("allowed all but", [allow(Principal=None, NotPrincipal={"AWS": SHOP})], False),
     ("nothing", [], False),
 ]
 
 
-@pytest.mark.parametrize(("statements", "may"), [p[1:] for p in POLICIES], ids=[p[0] for p in POLICIES])
+@pytest.mark.parametrize(
+    ("statements", "may"), [p[1:] for p in POLICIES], ids=[p[0] for p in POLICIES]
+)
 def test_a_policy_lets_others_in_only_where_it_plainly_says_so(place, protocol, statements, may):
     policy = {"Version": "2012-10-17", "Statement": statements}
     place.shop.must(
@@ -451,9 +457,7 @@ def test_the_default_account_is_an_account_like_others(place, protocol):
     root.must(protocol, "CreateQueue", QueueName="plain")
     answer = place.bank.ask(protocol, "PurgeQueue", QueueUrl=place.url("000000000000", "plain"))
     refused(place, answer, "AccessDenied", 403)
-    assert root.must(protocol, "ListQueues").all("QueueUrl") == [
-        place.url("000000000000", "plain")
-    ]
+    assert root.must(protocol, "ListQueues").all("QueueUrl") == [place.url("000000000000", "plain")]
     for url in (f"{SHOP}.orders", place.url("000000000000", f"{SHOP}.orders")):
         with place.spy.nothing():
             assert root.ask(protocol, "PurgeQueue", QueueUrl=url).status in (400, 403)

@@ -140,12 +140,17 @@ def test_neither_log_nor_reply_tells_a_secret(tmp_path: Path):
             answers += map(owner.send, (good, old, spoilt, forged, bearer, broken, basic))
             answers.append(owner.must(protocol, "ListQueues"))
             answers.append(
-                owner.must(
-                    protocol, "GetQueueAttributes", QueueUrl=url, AttributeNames=["All"]
-                )
+                owner.must(protocol, "GetQueueAttributes", QueueUrl=url, AttributeNames=["All"])
             )
-        metrics = Asker(server.http_port).make("query", "x")._replace(
-            method="GET", target="/metrics", body=b"", headers={"Authorization": f"Bearer {TOKEN}"}
+        metrics = (
+            Asker(server.http_port)
+            .make("query", "x")
+            ._replace(
+                method="GET",
+                target="/metrics",
+                body=b"",
+                headers={"Authorization": f"Bearer {TOKEN}"},
+            )
         )
         answers.append(owner.send(metrics))
         assert answers[-1].status == 200

@@ -69,9 +69,7 @@ def test_the_region_of_an_arn_is_that_of_the_signature(server, protocol):
     for region in ("eu-central-1", "ap-southeast-2"):
         asker = Asker(server.http_port, "x", "x", region=region)
         asker.must(protocol, "CreateQueue", QueueName="q")
-        told = asker.must(
-            protocol, "GetQueueAttributes", QueueUrl="q", AttributeNames=["QueueArn"]
-        )
+        told = asker.must(protocol, "GetQueueAttributes", QueueUrl="q", AttributeNames=["QueueArn"])
         assert f"arn:aws:sqs:{region}:{DEFAULT}:q" in told.body.decode()
 
 
@@ -181,7 +179,11 @@ def test_plain_http_to_a_tls_port_fails_cleanly_and_the_server_goes_on(
     secure, certificates, caplog
 ):
     _, key = secure.call(secure.server.native.broker.accounts.create("shop"))
-    for opening in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\0" * 100, b"\x16\x03\x01\x00\x05hello"):
+    for opening in (
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\0" * 100,
+        b"\x16\x03\x01\x00\x05hello",
+    ):
         with socket.create_connection(("127.0.0.1", secure.http_port), timeout=20) as plain:
             plain.sendall(opening)
             plain.shutdown(socket.SHUT_WR)
@@ -194,7 +196,9 @@ def test_plain_http_to_a_tls_port_fails_cleanly_and_the_server_goes_on(
         pytest.raises(botocore.exceptions.HTTPClientError),
     ):
         sqs.list_queues()
-    with closing(client(f"https://localhost:{secure.http_port}", key, certificates.authority)) as sqs:
+    with closing(
+        client(f"https://localhost:{secure.http_port}", key, certificates.authority)
+    ) as sqs:
         sqs.list_queues()
     assert "Traceback" not in caplog.text
 
@@ -210,13 +214,15 @@ def test_old_versions_of_tls_are_refused(secure, certificates):
     context = ssl.create_default_context(cafile=certificates.authority)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with socket.create_connection(("127.0.0.1", secure.http_port), timeout=20) as plain:
-        with context.wrap_socket(plain, server_hostname="localhost") as wrapped:
-            assert wrapped.version() == "TLSv1.2"
+    with (
+        socket.create_connection(("127.0.0.1", secure.http_port), timeout=20) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as wrapped,
+    ):
+        assert wrapped.version() == "TLSv1.2"
     old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     old.load_verify_locations(certificates.authority)
     old.set_ciphers("DEFAULT:@SECLEVEL=0")
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
         old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
     with (
         socket.create_connection(("127.0.0.1", secure.http_port), timeout=20) as plain,

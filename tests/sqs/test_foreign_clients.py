@@ -1,8 +1,8 @@
 """Clients that others wrote, unmodified, in processes of their own: only the endpoint is ours."""
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -29,7 +29,7 @@ def test_aioboto3_has_many_requests_under_way(shop):
 
 
 @pytest.fixture
-def aws(shop: Shop) -> Callable[..., "subprocess.Popen[bytes]"]:
+def aws(shop: Shop) -> Callable[..., Any]:
     """Begins `aws sqs ...`; its version 1 takes the endpoint of this service as a flag only."""
     flags = ("--endpoint-url", shop.server.http_url, "--output", "json")
     return lambda *command: shop.start("-m", "awscli", "sqs", *command, *flags)

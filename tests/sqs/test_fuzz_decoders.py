@@ -22,6 +22,7 @@ EXAMPLES = settings_for(100)
 
 actions = st.sampled_from(sorted(ACTIONS))
 
+
 def allowed(call: Callable[[], Any], *refusals: type[Exception]) -> Any:
     """What a call answers; None when it refuses as it may."""
     with suppress(*refusals):
@@ -79,7 +80,9 @@ def test_a_query_string_is_fields_or_is_refused(data):
 @example("SendMessage", {"MessageAttribute.1.Value." * 3000 + "DataType": "a"})
 @example("SendMessage", {"A": "1", "A.B": "2", "A.B.C": "3"})
 @example("SendMessage", {"DelaySeconds": "9" * 5000})
-@example("SendMessage", {"MessageAttribute.1.Name": "a", "MessageAttribute.1.Value.BinaryValue": "!"})
+@example(
+    "SendMessage", {"MessageAttribute.1.Name": "a", "MessageAttribute.1.Value.BinaryValue": "!"}
+)
 def test_fields_are_a_request_or_are_refused(action, given_fields):
     found = allowed(lambda: wire.from_fields(action, given_fields), SqsError)
     assert found is None or isinstance(found, Shape)
@@ -107,7 +110,11 @@ redrives = st.fixed_dictionaries(
 
 @EXAMPLES
 @given(redrives | documents)
-@example('{"deadLetterTargetArn": "arn:aws:sqs:a:000000000000:q", "maxReceiveCount": "' + "9" * 5000 + '"}')
+@example(
+    '{"deadLetterTargetArn": "arn:aws:sqs:a:000000000000:q", "maxReceiveCount": "'
+    + "9" * 5000
+    + '"}'
+)
 @example('{"deadLetterTargetArn": "arn:aws:sqs:a:000000000000:q", "maxReceiveCount": "\u0661"}')
 @example('{"deadLetterTargetArn": "arn:aws:sqs:a:000000000000:q", "maxReceiveCount": true}')
 @example(deep("[", "]"))
@@ -144,7 +151,8 @@ statements = st.fixed_dictionaries(
     optional={
         "Sid": texts | values,
         "Effect": st.sampled_from(["Allow", "Deny"]) | values,
-        "Principal": st.sampled_from(["*", {"AWS": "*"}, {"AWS": ["1"]}, {"Service": "x"}]) | values,
+        "Principal": st.sampled_from(["*", {"AWS": "*"}, {"AWS": ["1"]}, {"Service": "x"}])
+        | values,
         "NotPrincipal": values,
         "Action": st.sampled_from(["*", "SQS:*", "sqs:Send*", ["SQS:SendMessage"]]) | values,
         "NotAction": values,
@@ -153,7 +161,12 @@ statements = st.fixed_dictionaries(
     },
 )
 policies = st.fixed_dictionaries(
-    {}, optional={"Version": values, "Id": values, "Statement": st.lists(statements, max_size=3) | values}
+    {},
+    optional={
+        "Version": values,
+        "Id": values,
+        "Statement": st.lists(statements, max_size=3) | values,
+    },
 )
 
 
@@ -161,7 +174,10 @@ policies = st.fixed_dictionaries(
 @given(policies | values.filter(lambda found: isinstance(found, dict)))
 def test_any_policy_that_is_kept_can_be_used(document):
     text = json.dumps(document)
-    if allowed(lambda: attributes.check({"Policy": text}, {}, fifo=False, creating=True), SqsError) is None:
+    if (
+        allowed(lambda: attributes.check({"Policy": text}, {}, fifo=False, creating=True), SqsError)
+        is None
+    ):
         return
     arn = "arn:aws:sqs:us-east-1:000000000000:q"
     assert isinstance(policy.allows(text, arn, "111111111111", "SendMessage"), bool)

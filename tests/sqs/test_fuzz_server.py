@@ -103,7 +103,9 @@ def test_any_json_request_gets_a_sensible_answer(place, data):
                 "WaitTimeSeconds": waits,
                 "Entries": st.lists(inner, max_size=3) | some,
                 "MessageAttributes": st.dictionaries(texts, inner, max_size=3),
-                "Attributes": st.dictionaries(texts | st.sampled_from(ATTRIBUTES), texts, max_size=3),
+                "Attributes": st.dictionaries(
+                    texts | st.sampled_from(ATTRIBUTES), texts, max_size=3
+                ),
             },
         )
     )
@@ -125,9 +127,7 @@ def test_any_query_request_gets_a_sensible_answer(place, data):
     action = data.draw(st.sampled_from(sorted(ACTIONS)) | texts)
     assume(action != "DeleteQueue")
     parts = st.lists(st.sampled_from(FIELDS), min_size=1, max_size=6).map(".".join)
-    fields = data.draw(
-        st.dictionaries(parts, texts | st.sampled_from(place.known), max_size=10)
-    )
+    fields = data.draw(st.dictionaries(parts, texts | st.sampled_from(place.known), max_size=10))
     fields = {k: v for k, v in fields.items() if not k.startswith("WaitTime")}
     fields |= {"QueueUrl": data.draw(st.sampled_from(place.known)), "WaitTimeSeconds": "0"}
     form = place.asker.make("query", action, **fields)
@@ -171,7 +171,9 @@ GOOD = b"POST / HTTP/1.1\r\nHost: x\r\nX-Amz-Target: AmazonSQS.ListQueues\r\nCon
 @example(b"", [], 10)
 @example(b"\0" * 100, [], 0)
 @example(GOOD * 3, [], len(GOOD))
-@example(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n", [], 0)
+@example(
+    b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n", [], 0
+)
 @example(b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", [], 0)
 @example(b"POST / HTTP/1.1\r\nContent-Length: " + b"9" * 40 + b"\r\n\r\n", [], 0)
 @example(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nfffffffff\r\n", [], 0)
@@ -208,9 +210,11 @@ letters = st.one_of(
 ).filter(lambda letter: not rules.ILLEGAL.search(letter))
 bodies = st.text(letters, min_size=1, max_size=40)
 names = st.text(string.ascii_letters + string.digits + "_-.øß", min_size=1, max_size=20).filter(
-    lambda name: name.strip(".") == name
-    and ".." not in name
-    and not name.lower().startswith(("aws.", "amazon.", "ringdove."))
+    lambda name: (
+        name.strip(".") == name
+        and ".." not in name
+        and not name.lower().startswith(("aws.", "amazon.", "ringdove."))
+    )
 )
 kinds = st.sampled_from(["", ".custom", ".Ünïcode", ".a=b,c", ".int"])
 message_attributes = st.dictionaries(
@@ -241,7 +245,11 @@ def received(answer: Answer, protocol: str) -> list[dict[str, Any]]:
                 if "BinaryValue" in own:
                     own["BinaryValue"] = base64.b64decode(own["BinaryValue"])
         return found
-    return [_from_xml(message) for message in ET.fromstring(answer.body).iter() if _tag(message) == "Message"]
+    return [
+        _from_xml(message)
+        for message in ET.fromstring(answer.body).iter()
+        if _tag(message) == "Message"
+    ]
 
 
 def _tag(element: ET.Element) -> str:
@@ -305,7 +313,9 @@ def test_a_message_comes_back_as_it_was_sent(place, there, back, body, attribute
 @settings_for(30)
 @given(
     tags=st.dictionaries(
-        st.text(letters, min_size=1, max_size=20).filter(lambda k: not k.lower().startswith("aws:")),
+        st.text(letters, min_size=1, max_size=20).filter(
+            lambda k: not k.lower().startswith("aws:")
+        ),
         st.text(letters, max_size=20),
         min_size=1,
         max_size=4,

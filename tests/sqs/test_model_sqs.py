@@ -7,7 +7,6 @@ replies are the bytes of the JSON protocol. `RINGDOVE_EXAMPLES` asks for more ru
 import json
 from typing import Any, ClassVar
 
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 

@@ -23,6 +23,7 @@ Delivery = Literal["at-least-once", "exactly-once"]
 Durability = Literal["disk", "memory"]
 Dequeue = Literal["wake", "retry", "monitor", "poll"]
 WhenFull = Literal["refuse", "drop-oldest"]
+WhenShort = Literal["degrade", "refuse"]
 Spread = int | Literal["infinite", "auto"]
 
 _DAY_MS = 24 * 3600 * 1000
@@ -42,6 +43,10 @@ class QueueSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: disk: a send is acknowledged when it is synced to disk; memory: when the operating system has
     #: it.
     durability: Durability = "disk"
+    #: On a fabric: copies that must have a message before it is acknowledged and may be seen; while
+    #: fewer can be reached, degrade takes all of those but at least two, refuse takes no message.
+    copies: int = 3
+    when_short: WhenShort = "degrade"
     #: Physical queues that share the load of this one.
     stripes: int = 1
     #: How long a received message stays hidden from other receivers.
@@ -129,6 +134,7 @@ SHAPING = ("order", "stripes", "durability", "priority")
 
 _RANGES: dict[str, tuple[int, int]] = {
     "stripes": (1, limits.STRIPES_MAX),
+    "copies": (1, 3),
     "lease_ms": (1, limits.DURATION_MS_MAX),
     "delay_ms": (0, limits.DURATION_MS_MAX),
     "retention_ms": (1, limits.DURATION_MS_MAX),
@@ -188,6 +194,7 @@ _WORDS: dict[str, tuple[object, ...]] = {
     "durability": get_args(Durability),
     "dequeue": get_args(Dequeue),
     "when_full": get_args(WhenFull),
+    "when_short": get_args(WhenShort),
     "spread": (1, limits.SPREAD_MAX, "infinite", "auto"),
 }
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ringdove.errors import ConnectionClosed, InvalidArgument, StoreUnavailable
 from ringdove.pending import Pending, Runner
-from ringdove.stores.fabric.wire import Loop, Node, NodeAddress, NodeLost, ReplyError
+from ringdove.stores.fabric.wire import Loop, Node, NodeAddress, NodeLost, ReplyError, Synced
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -46,6 +46,9 @@ class Cluster:
         self._loop = Loop()
         self._runner = Runner(self._loop.loop)
         self._nodes: dict[NodeAddress, Node] = {}
+        self._synced: dict[NodeAddress, Synced] = {}
+        #: Connections for requests that are waited for, to be closed at the end.
+        self._others: list[Node] = []
         self._masters: list[NodeAddress | None] = [None] * SLOTS
         self._library = resources.files(__package__).joinpath("library.lua").read_text()
         self._closed = False
@@ -58,7 +61,7 @@ class Cluster:
         """Hang up."""
         if not self._closed:
             self._closed = True
-            for node in self._nodes.values():
+            for node in (*self._nodes.values(), *self._others):
                 self._loop.loop.call_soon_threadsafe(node.close)
             self._loop.stop()
 
@@ -86,6 +89,14 @@ class Cluster:
             found = self._nodes.setdefault(address, Node(address, self._loop.loop))
         return found
 
+    def _synced_node(self, address: NodeAddress) -> Synced:
+        found = self._synced.get(address)
+        if found is None:
+            node = Node(address, self._loop.loop)
+            self._others.append(node)
+            found = self._synced.setdefault(address, Synced(node))
+        return found
+
     def master(self, slot: int) -> NodeAddress | None:
         """Who serves a slot, as far as is known."""
         return self._masters[slot]
@@ -94,11 +105,14 @@ class Cluster:
         self, function: str, slot: int, keys: Sequence[Word], arguments: Sequence[Word]
     ) -> Any:
         """Call a function of the library on the master of a slot."""
-        command = ("FCALL", function, len(keys), *keys, *arguments)
-        return await self.ask(slot, command)
+        reply, _ = await self.ask(slot, ("FCALL", function, len(keys), *keys, *arguments))
+        return reply
 
-    async def ask(self, slot: int, command: Sequence[Word]) -> Any:
-        """Send a command to the master of a slot, until it is served or the time is up."""
+    async def ask(self, slot: int, command: Sequence[Word], copies: int = 0) -> tuple[Any, int]:
+        """Send a command to the master of a slot, until it is served or the time is up.
+
+        Answers the reply, and how many of so many `copies` besides the master have what it did.
+        """
         deadline_s = time.monotonic() + self.timeout_s
         pause_s = _PAUSE_S
         while True:
@@ -108,8 +122,10 @@ class Cluster:
             try:
                 if address is None:
                     raise NodeLost(f"No node serves slot {slot}.")  # noqa: TRY301
+                if copies:
+                    return await self._synced_node(address).ask(command, copies)
                 [pending] = self.node(address).ask(command)
-                return await pending
+                return await pending, 0
             except ReplyError as error:
                 if "unction not found" in str(error):
                     await self._load(address)
@@ -122,7 +138,7 @@ class Cluster:
             if time.monotonic() > deadline_s:
                 raise StoreUnavailable(
                     f"The cluster did not serve slot {slot} within {self.timeout_s:.0f} s: "
-                    f"{failure}."
+                    f"{failure}"
                 ) from failure
             await Pending[None]().until(pause_s * random.uniform(0.5, 1))
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
@@ -167,12 +183,19 @@ class Cluster:
         self._masters = masters
 
 
-def parse_url(url: str) -> list[NodeAddress]:
-    """The nodes of redis://HOST:PORT,HOST:PORT."""
+def parse_url(url: str) -> tuple[list[NodeAddress], int]:
+    """The nodes of redis://HOST:PORT,HOST:PORT, and how many copies there are at most.
+
+    `?copies=1` is for clusters without replicas.
+    """
+    places, _, options = url.removeprefix("redis://").partition("?")
+    name, _, value = options.partition("=")
+    if options and (name != "copies" or value not in ("1", "2", "3")):
+        raise InvalidArgument(f"{url!r}: the only option is ?copies=1, 2 or 3.")
     found = []
-    for place in url.removeprefix("redis://").rstrip("/").split(","):
+    for place in places.rstrip("/").split(","):
         host, _, port = place.rpartition(":")
         if not host or not port.isdecimal():
             raise InvalidArgument(f"{url!r} names no nodes: use redis://HOST:PORT,HOST:PORT.")
         found.append(NodeAddress(host.strip("[]"), int(port)))
-    return found
+    return found, int(value or 3)

@@ -29,6 +29,8 @@ local M, LOG, NOTES, HASHES, PRODUCERS, IDS, SEEN = 1, 2, 3, 4, 5, 6, 7
 local RUNS, PLACES, TIMED, READY, WAITING, GROUPS, LINE, DONE, MARKS = 8, 9, 10, 11, 12, 13, 14, 15, 16
 local IS_READY, IS_LEASED, IS_WAITING = 0, 1, 2
 local NO_GROUP = ''
+-- Offsets that one epoch may use up.
+local SKIP = 2 ^ 32
 
 -- These are there only while a function runs.
 local function call(...) return redis.call(...) end
@@ -81,7 +83,22 @@ local function load(keys, version, given_now)
       .. version .. ': read them again.')
   end
   current = self
+  self:check_owner()
   return self
+end
+
+-- After a failover the last appends may be gone, and others may come in their place: a new epoch begins, far above all
+-- offsets that may have been given out.
+function Stripe:check_owner()
+  local me = call('CLUSTER', 'MYID')
+  if self.owner == me then return end
+  if self.owner ~= '' then
+    local skipped = (math.floor(self.tail / SKIP) + 1) * SKIP
+    self.epoch = self.epoch + 1
+    for _, sub in pairs(self.subs) do self:add_done(sub, self.tail, skipped) end
+    self.tail = skipped
+  end
+  self.owner = me
 end
 
 function Stripe:save()
@@ -189,6 +206,12 @@ function Stripe:add_done(sub, lo, hi)
     hi = number_at(right, 11)
   end
   call('ZADD', done, 0, own .. be(lo) .. be(hi))
+end
+
+-- Passes over offsets that were never stored.
+function Stripe:skip(sub, lo, hi)
+  if not self:is_done(sub, lo, hi) then self:add_done(sub, lo, hi) end
+  sub.scan = hi
 end
 
 function Stripe:is_done(sub, lo, hi)
@@ -568,7 +591,7 @@ function Stripe:store(segment)
   if segment.hashes ~= '' then call('HSET', self.keys[HASHES], be(last), segment.hashes) end
 end
 
--- args: now, version, channel, limits (trim, producers, forget, stable), then eight per segment:
+-- args: now, version, channel, limits (trim, producers, forget), most copies, then nine per segment:
 -- producer, sequence, span, gaps, id, count, not before, key hashes, block
 local function append(keys, args)
   local self = load(keys, args[2], args[1])
@@ -593,11 +616,20 @@ local function append(keys, args)
     call('ZADD', keys[SEEN], self.now, id)
   end
   self.tail, self.nbytes = tail, self.nbytes + nbytes
-  if args[7] == '1' then self.stable = tail end
+  local copies = math.min(self.copies, tonumber(args[7]))
+  if copies == 1 then self.stable = tail end
   self:tidy(trim_max)
   self:save()
   if #accepted > 0 then self:announce(args[3]) end
-  return {string.format('%.0f', self.tail), string.format('%.0f', self.now), answers}
+  return {copies, self.when_short, answers, string.format('%.0f', self.tail)}
+end
+
+-- args: now, most copies. A change that means nothing, for WAIT to follow: what was appended before has its copies
+-- when this has.
+local function touch(keys, args)
+  local self = load(keys, '0', args[1])
+  self:save()
+  return {math.min(self.copies, tonumber(args[2])), self.when_short, {}, string.format('%.0f', self.tail)}
 end
 
 -- Leasing --------------------------------------------------------------------------------------
@@ -619,8 +651,7 @@ function Lease:scan(want)
     local note = stripe:note_at(start)
     if not note or note.base > start then
       local stop = math.min(note and note.base or stripe.stable, stripe.stable)
-      stripe:add_done(sub, start, stop)
-      sub.scan = stop
+      stripe:skip(sub, start, stop)
     elseif note.not_before > stripe.now then
       if stripe.order ~= 'loose' then
         sub.scan_due = note.not_before
@@ -712,8 +743,7 @@ function Lease:sort_ahead(most)
     local note = stripe:note_at(start)
     if not note or note.base > start then
       local stop = math.min(note and note.base or stripe.stable, stripe.stable)
-      stripe:add_done(sub, start, stop)
-      sub.scan = stop
+      stripe:skip(sub, start, stop)
       passed = passed + 1
     elseif note.not_before > stripe.now then
       sub.scan_due = note.not_before
@@ -889,7 +919,8 @@ local function lease(keys, args)
   end
   local due = stripe:due(sub)
   stripe:save()
-  return {stripe.epoch, runs, dead, exhausted and 0 or 1, string.format('%.0f', due)}
+  local unstable = stripe.tail > stripe.stable and 1 or 0
+  return {stripe.epoch, runs, dead, exhausted and 0 or 1, string.format('%.0f', due), unstable}
 end
 
 -- Settling -------------------------------------------------------------------------------------
@@ -981,13 +1012,13 @@ function acts.release(self, sub, claim, delay_ms)
   return count
 end
 
--- args: now, version, channel, subscription, act, its number or '', trim limit, then five per
+-- args: now, version, channel, subscription, act, its number or '', trim limit, most copies, then five per
 -- claim: epoch, token, lo, hi, earlier
 local function settle(keys, args)
   local self = load(keys, args[2], args[1])
   local sub = self:subscription(args[4])
   local act, answers = acts[args[5]], {}
-  for at = 8, #args, 5 do
+  for at = 9, #args, 5 do
     local claim = {token = args[at + 1], lo = tonumber(args[at + 2]), hi = tonumber(args[at + 3]),
       earlier = args[at + 4] == '1' and self.order == 'loose'}
     local ok, answer = pcall(function()
@@ -1007,7 +1038,7 @@ local function settle(keys, args)
   self:tidy(tonumber(args[7]))
   self:save()
   self:announce(args[3])
-  return answers
+  return {math.min(self.copies, tonumber(args[8])), self.when_short, answers}
 end
 
 -- The rest -------------------------------------------------------------------------------------
@@ -1018,13 +1049,14 @@ local function configured(self, args, at)
   self.bytes_max, self.drops = tonumber(args[at + 5]), args[at + 6] == '1'
   self.receives_max = tonumber(args[at + 7])
   self.backoff, self.backoff_max = tonumber(args[at + 8]), tonumber(args[at + 9])
+  self.copies, self.when_short = tonumber(args[at + 10]), args[at + 11]
 end
 
 -- args: now, first subscription, then settings (see configured)
 local function create(keys, args)
   if call('EXISTS', keys[M]) == 1 then return 0 end
   local self = setmetatable({epoch = 1, tail = 0, stable = 0, head = 0, dropped = 0, nbytes = 0, clock = 0,
-    numbered = 0, subs = {}, keys = keys, now = now_of(args[1]), keep = 0}, Stripe)
+    numbered = 0, subs = {}, owner = call('CLUSTER', 'MYID'), keys = keys, now = now_of(args[1]), keep = 0}, Stripe)
   configured(self, args, 3)
   self:add_subscription(args[2], 0)
   self:save()
@@ -1305,6 +1337,7 @@ local function register(name, work, flags)
 end
 
 register('append', append, {})
+register('touch', touch, {'allow-oom'})
 register('lease', lease, {'allow-oom'})
 register('settle', settle, {'allow-oom'})
 register('create', create, {})

@@ -27,6 +27,7 @@ from ringdove.errors import (
     QueueNotFound,
     RingdoveError,
     StoreCorrupted,
+    StoreUnavailable,
 )
 from ringdove.pending import Pending
 from ringdove.protocol.messages import WireError, decode_error
@@ -42,6 +43,7 @@ from ringdove.stores.base import (
     SubscriptionStats,
 )
 from ringdove.stores.fabric.cluster import Cluster, parse_url, slot_of
+from ringdove.stores.fabric.wire import WAIT_MS
 from ringdove.stores.local import check_record
 
 if TYPE_CHECKING:
@@ -73,6 +75,8 @@ class _Place:
         self.log = self.keys[1]
         self.channel = f"rd:{{{tag}}}:a"
         self.watch: Pending[None] = Pending()
+        #: How many copies its messages must have; 0 while that is not known.
+        self.copies = 0
         #: Whether the stripe was deleted, as far as is known.
         self.gone = False
         self.blocks: deque[Block] = deque(maxlen=_CACHE_BLOCKS_MAX)
@@ -104,7 +108,8 @@ class FabricStore:
         #: Tests pass a clock; otherwise each node goes by its own.
         self._own_time = clock is None
         self._random = random.Random(seed)
-        self._cluster = Cluster(parse_url(url))
+        nodes, self._copies_max = parse_url(url)
+        self._cluster = Cluster(nodes)
         self._opened = False
         self._places: OrderedDict[StripeId, _Place] = OrderedDict()
         self._lock = threading.Lock()
@@ -136,12 +141,32 @@ class FabricStore:
             place.gone = True
             raise
 
-    async def _call(
-        self, function: str, slot: int, keys: Sequence[Word], arguments: Sequence[Word]
-    ) -> Any:
+    async def _change(self, place: _Place, function: str, *arguments: Word) -> Any:
+        """Call a function whose effect must have its copies before it counts."""
+        await self._open()
+        keys = place.keys
+        command = ("FCALL", f"rd_{function}", len(keys), *keys, *arguments)
+        asked = (place.copies or self._copies_max) - 1
+        told, reached = await self._cluster.ask(place.slot, command, asked)
+        copies, when_short, *reply = _accepted(told)
+        place.copies = copies
+        needed = copies - 1 if when_short == b"refuse" else min(copies - 1, 1)
+        if reached < min(needed, asked):
+            raise StoreUnavailable(
+                f"Only {reached + 1} of {copies} copies could be reached within {WAIT_MS} ms: what "
+                "was asked may come to nothing. Try again."
+            )
+        return reply
+
+    async def _open(self) -> None:
         if not self._opened:
             await self._cluster.open()
             self._opened = True
+
+    async def _call(
+        self, function: str, slot: int, keys: Sequence[Word], arguments: Sequence[Word]
+    ) -> Any:
+        await self._open()
         return await self._cluster.call(function, slot, keys, arguments)
 
     # -- stripes --------------------------------------------------------------------------------
@@ -178,14 +203,25 @@ class FabricStore:
         ]
         arguments: list[Word] = [
             self._now(), version, place.channel, limits.TRIM_BLOCKS_PER_COMMIT_MAX,
-            limits.PRODUCERS_MAX, limits.FORGET_PER_APPEND_MAX, 1,
+            limits.PRODUCERS_MAX, limits.FORGET_PER_APPEND_MAX, self._copies_max,
         ]  # fmt: skip
         for segment in sound:
             arguments += _segment(segment)
-        _, _, told = await self._ask(place, "append", *arguments)
+        told, tail = await self._change(place, "append", *arguments)
+        if place.copies > 1:
+            await self._show(place, int(tail))
         place.announce()
         answers = iter([_appended(answer) for answer in told])
         return [error if error is not None else next(answers) for error in malformed]
+
+    async def _show(self, place: _Place, tail: int) -> None:
+        """What is below `tail` has its copies: let it be seen."""
+        await self._ask(place, "stable", tail, place.channel)
+
+    async def _settle_tail(self, place: _Place) -> None:
+        """See that what others have appended has its copies, whoever was to look after it."""
+        _, tail = await self._change(place, "touch", self._now(), self._copies_max)
+        await self._show(place, int(tail))
 
     def submit_append(
         self, stripe: StripeId, segments: Sequence[Segment], version: int
@@ -204,12 +240,15 @@ class FabricStore:
     ) -> Delivery:
         """See StripeStore."""
         place = self._place(stripe)
-        epoch, runs, dead, more, due = await self._ask(
+        epoch, runs, dead, more, due, unstable = await self._ask(
             place, "lease", self._now(), version, subscription, want, lease_ms, spread,
             os.urandom(16), self._random.getrandbits(30), limits.PROMOTE_PER_CALL_MAX,
             limits.SCAN_PER_CALL_MAX, limits.LEASES_MAX, limits.TRIM_BLOCKS_PER_COMMIT_MAX,
             limits.LOOK_AHEAD,
         )  # fmt: skip
+        if unstable and not runs and not dead:
+            await self._settle_tail(place)
+            more = 1
         due_ms = int(due)
         return Delivery(
             epoch,
@@ -265,13 +304,13 @@ class FabricStore:
         place = self._place(stripe)
         arguments: list[Word] = [
             self._now(), version, place.channel, subscription, act, number,
-            limits.TRIM_BLOCKS_PER_COMMIT_MAX,
+            limits.TRIM_BLOCKS_PER_COMMIT_MAX, self._copies_max,
         ]  # fmt: skip
         for claim in claims:
             arguments += (
                 claim.epoch, f"{claim.token:015x}", claim.lo, claim.hi, int(claim.earlier),
             )  # fmt: skip
-        told = await self._ask(place, "settle", *arguments)
+        [told] = await self._change(place, "settle", *arguments)
         place.announce()
         return [_answer(answer) for answer in told]
 
@@ -405,7 +444,7 @@ class FabricStore:
         if known is not None:
             return known
         command = ("XRANGE", place.log, offset, "+", "COUNT", _READ_AHEAD)
-        entries = await self._cluster.ask(place.slot, command)
+        entries, _ = await self._cluster.ask(place.slot, command)
         blocks = [_block(entry) for entry in entries]
         place.remember(blocks)
         return blocks[0] if blocks else None
@@ -452,7 +491,7 @@ def _settings(settings: QueueSettings, version: int) -> list[Word]:
     return [
         version, settings.order, settings.retention_ms, settings.keep_done_ms, settings.dedup_ms,
         settings.bytes_max, int(settings.when_full == "drop-oldest"), settings.receives_max or 0,
-        settings.backoff_ms, settings.backoff_ms_max,
+        settings.backoff_ms, settings.backoff_ms_max, settings.copies, settings.when_short,
     ]  # fmt: skip
 
 

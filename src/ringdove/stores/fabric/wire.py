@@ -138,6 +138,54 @@ class Node:
             self._wire.close()
 
 
+class Synced:
+    """Asks one node for changes, and waits until enough copies have them: a group commit.
+
+    WAIT holds its connection up, so it has one of its own; whatever comes meanwhile goes together,
+    with one WAIT behind all of it.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._lock = threading.Lock()
+        self._queue: list[tuple[Sequence[Word], int, Pending[tuple[Any, int]]]] = []
+        self._under_way = False
+
+    def ask(self, command: Sequence[Word], copies: int) -> Pending[tuple[Any, int]]:
+        """Send a command; its reply, and how many copies besides the master have what it did."""
+        pending: Pending[tuple[Any, int]] = Pending()
+        with self._lock:
+            self._queue.append((command, copies, pending))
+            if self._under_way:
+                return pending
+            self._under_way = True
+        self._send()
+        return pending
+
+    def _send(self) -> None:
+        with self._lock:
+            batch, self._queue = self._queue, []
+            self._under_way = bool(batch)
+        if not batch:
+            return
+        most = max(copies for _, copies, _ in batch)
+        wait = ("WAIT", most, WAIT_MS)
+        *replies, reached = self._node.ask(*(command for command, _, _ in batch), wait)
+
+        def finish() -> None:
+            error = reached.error()
+            count = 0 if error is not None else int(reached.result())
+            for (_, _, pending), reply in zip(batch, replies, strict=True):
+                failure = reply.error() or error
+                if failure is not None:
+                    pending.fail(failure)
+                else:
+                    pending.resolve((reply.result(), count))
+            self._send()
+
+        reached.when_done(finish)
+
+
 class _Wire(asyncio.Protocol):
     """One TCP connection."""
 
@@ -200,3 +248,6 @@ _pack: Any = hiredis.pack_command
 
 _NOT_ENOUGH = object()
 _CONNECT_S = 2.0
+
+#: Milliseconds that copies have to take over a change.
+WAIT_MS = 1_000
