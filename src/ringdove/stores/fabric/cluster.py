@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ringdove.errors import ConnectionClosed, InvalidArgument, StoreUnavailable
 from ringdove.pending import Pending, Runner
+from ringdove.stores.fabric.watching import Watcher
 from ringdove.stores.fabric.wire import Loop, Node, NodeAddress, NodeLost, ReplyError, Synced
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from ringdove.stores.fabric.wire import Word
 
@@ -45,6 +46,9 @@ class Cluster:
         self._seeds = list(seeds)
         self._loop = Loop()
         self._runner = Runner(self._loop.loop)
+        #: Called with the name of a channel on which something was published.
+        self.on_notice: Callable[[bytes], None] = _ignore
+        self._watcher = Watcher(self._loop.loop, self.master, self._notice)
         self._nodes: dict[NodeAddress, Node] = {}
         self._synced: dict[NodeAddress, Synced] = {}
         #: Connections for requests that are waited for, to be closed at the end.
@@ -61,6 +65,7 @@ class Cluster:
         """Hang up."""
         if not self._closed:
             self._closed = True
+            self._loop.loop.call_soon_threadsafe(self._watcher.close)
             for node in (*self._nodes.values(), *self._others):
                 self._loop.loop.call_soon_threadsafe(node.close)
             self._loop.stop()
@@ -81,6 +86,13 @@ class Cluster:
             coroutine.close()
             result.fail(ConnectionClosed("The store has been closed."))
         return result
+
+    def watch(self, channel: str, slot: int) -> None:
+        """Have notices of a channel delivered to `on_notice`, in the connections' thread."""
+        self._watcher.want(channel.encode(), slot)
+
+    def _notice(self, channel: bytes) -> None:
+        self.on_notice(channel)
 
     def node(self, address: NodeAddress) -> Node:
         """The node at an address."""
@@ -181,6 +193,10 @@ class Cluster:
             address = NodeAddress(host.decode() or asked.host, port)
             masters[first : last + 1] = [address] * (last + 1 - first)
         self._masters = masters
+
+
+def _ignore(_: bytes) -> None:
+    """Nobody waits."""
 
 
 def parse_url(url: str) -> tuple[list[NodeAddress], int]:

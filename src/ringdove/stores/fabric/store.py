@@ -77,6 +77,8 @@ class _Place:
         self.watch: Pending[None] = Pending()
         #: How many copies its messages must have; 0 while that is not known.
         self.copies = 0
+        #: Whether notices of others' changes are listened to.
+        self.watched = False
         #: Whether the stripe was deleted, as far as is known.
         self.gone = False
         self.blocks: deque[Block] = deque(maxlen=_CACHE_BLOCKS_MAX)
@@ -112,6 +114,8 @@ class FabricStore:
         self._cluster = Cluster(nodes)
         self._opened = False
         self._places: OrderedDict[StripeId, _Place] = OrderedDict()
+        self._channels: dict[bytes, _Place] = {}
+        self._cluster.on_notice = self._noticed
         self._lock = threading.Lock()
 
     async def close(self) -> None:
@@ -392,7 +396,16 @@ class FabricStore:
         place = self._place(stripe)
         if place.gone:
             raise QueueNotFound(f"There is no stripe {stripe}; its queue was deleted.")
+        if self._opened and not place.watched:
+            place.watched = True
+            self._channels[place.channel.encode()] = place
+            self._cluster.watch(place.channel, place.slot)
         return place.watch
+
+    def _noticed(self, channel: bytes) -> None:
+        place = self._channels.get(channel)
+        if place is not None:
+            place.announce()
 
     # -- the log --------------------------------------------------------------------------------
 

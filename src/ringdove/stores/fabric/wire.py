@@ -77,8 +77,10 @@ class Node:
         self._wire: _Wire | None = None
         self._connecting = False
         self._closed = False
-        #: Called with each message of a sharded channel: its name.
+        #: Called with each message of a sharded channel: its name; and when the node is lost or
+        #: refuses. A node that listens is asked for nothing else.
         self.on_message: Callable[[bytes], None] | None = None
+        self.on_lost: Callable[[], None] | None = None
 
     def ask(self, *commands: Sequence[Word]) -> list[Pending[Any]]:
         """Send commands, one right behind the other; from any thread."""
@@ -94,6 +96,12 @@ class Node:
             except RuntimeError:
                 self._fail("The store has been closed.")
         return pendings
+
+    def tell(self, command: Sequence[Word]) -> None:
+        """Send a command whose reply is a message; from the loop's thread."""
+        with self._lock:
+            self._inbox.append((_pack(tuple(command)), []))
+        self._flush()
 
     def _flush(self) -> None:
         wire = self._wire
@@ -122,7 +130,13 @@ class Node:
             self._connecting = False
         self._flush()
 
+    def lost(self) -> None:
+        """The connection is of no use any more."""
+        if self.on_lost is not None:
+            self.on_lost()
+
     def _fail(self, reason: str) -> None:
+        self.lost()
         with self._lock:
             inbox, self._inbox = self._inbox, []
             self._scheduled = False
@@ -205,6 +219,7 @@ class _Wire(asyncio.Protocol):
         error = NodeLost(f"The connection to {self._node.address} broke: {exc or 'closed'}.")
         for pending in expected:
             pending.fail(error)
+        self._node.lost()
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
@@ -219,11 +234,13 @@ class _Wire(asyncio.Protocol):
 
     def _is_message(self, reply: Any) -> bool:
         """Deliver what a subscription brings; such a connection gets nothing else."""
-        if self._node.on_message is None or not isinstance(reply, list) or len(reply) != 3:
+        if self._node.on_message is None:
             return False
-        if reply[0] == b"smessage":
+        if isinstance(reply, ReplyError) or reply[0] == b"sunsubscribe":
+            self._node.lost()  # The slot has moved.
+        elif reply[0] == b"smessage":
             self._node.on_message(reply[1])
-        return reply[0] in (b"smessage", b"ssubscribe", b"sunsubscribe")
+        return True
 
     def write(self, data: bytes) -> None:
         if self._transport is not None:

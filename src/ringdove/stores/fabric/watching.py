@@ -1,0 +1,86 @@
+"""Notices of arrivals across controllers.
+
+Every change of a stripe is published on a channel of its own, in its slot, and whoever has parked
+receivers listens. A channel moves with its slot's master. Once a second each one is checked against the map of the
+cluster; whenever it had to be joined anew, notices may have been missed, and that counts as one.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from ringdove.stores.fabric.wire import Node
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from ringdove.stores.fabric.wire import NodeAddress
+
+_CHECK_S = 1.0
+
+
+class Watcher:
+    """Listens to channels of stripes."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        master: Callable[[int], NodeAddress | None],
+        on_notice: Callable[[bytes], None],
+    ) -> None:
+        self._loop = loop
+        self._master = master
+        self._on_notice = on_notice
+        self._lock = threading.Lock()
+        #: Slot of each channel that is wanted, and the node where it was joined.
+        self._wanted: dict[bytes, int] = {}
+        self._joined: dict[bytes, NodeAddress] = {}
+        self._nodes: dict[NodeAddress, Node] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def want(self, channel: bytes, slot: int) -> None:
+        """Listen to a channel from now on; from any thread."""
+        with self._lock:
+            if channel in self._wanted or self._closed:
+                return
+            self._wanted[channel] = slot
+        self._loop.call_soon_threadsafe(self._check)
+
+    def close(self) -> None:
+        """Listen no more; from the loop's thread."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for node in self._nodes.values():
+            node.close()
+
+    def _check(self) -> None:
+        if self._closed:
+            return
+        with self._lock:
+            wanted = list(self._wanted.items())
+        for channel, slot in wanted:
+            address = self._master(slot)
+            if address is not None and self._joined.get(channel) != address:
+                self._joined[channel] = address
+                self._node(address).tell(("SSUBSCRIBE", channel))
+                self._on_notice(channel)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(_CHECK_S, self._check)
+
+    def _node(self, address: NodeAddress) -> Node:
+        node = self._nodes.get(address)
+        if node is None:
+            node = self._nodes[address] = Node(address, self._loop)
+            node.on_message = self._on_notice
+            node.on_lost = lambda: self._forget(address)
+        return node
+
+    def _forget(self, address: NodeAddress) -> None:
+        """A node is gone, or does not serve what it was asked for: join again, wherever that is."""
+        for channel in [channel for channel, at in self._joined.items() if at == address]:
+            del self._joined[channel]
