@@ -26,6 +26,7 @@ demo: setup ## Send a million messages through the engine, and check every one.
 	@$(BIN)/ringdove demo
 
 test: setup ## Run the tests.
+	@tools/get-redis
 	@$(BIN)/python -m pytest -q
 
 check: setup ## Lint, check types and style.
@@ -42,6 +43,7 @@ bench: setup ## Measure this machine (minutes).
 	    $(BIN)/ringdove bench $$name || exit 1; done
 
 torture: setup ## Kill the engine and cut its power a thousand times each, kill the server (many minutes).
+	@tools/get-redis
 	@RINGDOVE_KILLS=1000 RINGDOVE_CUTS=1000 RINGDOVE_EXAMPLES=2000 RINGDOVE_SERVER_KILLS=300 \
 	    $(BIN)/python -m pytest -q --timeout=14400 tests/faults tests/stores tests/server
 

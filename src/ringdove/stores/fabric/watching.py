@@ -1,8 +1,9 @@
 """Notices of arrivals across controllers.
 
 Every change of a stripe is published on a channel of its own, in its slot, and whoever has parked
-receivers listens. A channel moves with its slot's master. Once a second each one is checked against the map of the
-cluster; whenever it had to be joined anew, notices may have been missed, and that counts as one.
+receivers listens. A channel moves with its slot's master. Once a second each one is checked against
+the map of the cluster; whenever it was joined anew, notices may have been missed, and that counts
+as one.
 """
 
 from __future__ import annotations
