@@ -161,6 +161,9 @@ CONNECTIONS_MAX = 100_000
 #: Seconds that a closing server gives requests to finish.
 DRAIN_S_MAX = 10
 
+#: Milliseconds after which a node of a fabric counts as slow (T3.5).
+SLOWDOWN_MS = 400
+
 #: A send of at most so many messages and bytes may share a block with others (E-Ctrl).
 JOIN_MESSAGES_MAX = 100
 JOIN_BYTES_MAX = 64 * 1024

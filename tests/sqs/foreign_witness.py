@@ -1,8 +1,8 @@
 """Sends and receives with boto3, and prints what was acknowledged; the server may die meanwhile.
 
     python foreign_witness.py send NAME COUNT      prints the number of each message accepted
-    python foreign_witness.py take NAME COUNT      prints the number of each message deleted, until
-                                                   it has seen so many different ones
+    python foreign_witness.py take NAME COUNT      prints number and id of each message deleted,
+                                                   until it has seen so many different ones
 
 boto3's own retries are all it has against a server that is gone.
 """
@@ -58,7 +58,7 @@ def take() -> None:
                     raise
                 continue
             seen.add(message["Body"])
-            print(message["Body"], flush=True)
+            print(message["Body"], message["MessageId"], flush=True)
 
 
 {"send": send, "take": take}[verb]()

@@ -15,11 +15,14 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from ringdove.core.receipt import Receipt
+from ringdove.frontends.sqs.translate import handle_of
 from ringdove.protocol.sqs import rules
 from ringdove.protocol.sqs.shapes import ACTIONS
+from ringdove.stores.base import Start
 from server.running import ServerThread
 from sqs.foreign_requests import FIELDS, MEMBERS, settings_for, texts, values
-from sqs.foreign_signing import PATIENCE_S, PROTOCOLS, Answer, Asker, Wired
+from sqs.foreign_signing import PATIENCE_S, PROTOCOLS, Answer, Asker, Spy, Wired
 
 ACCOUNT = "000000000000"
 
@@ -199,6 +202,92 @@ def test_any_bytes_get_an_answer_or_the_end(place, front, edits, keep):
             pass  # Hung up on, which is an answer.
     assert b"HTTP/1.1 5" not in answer
     assert not answer or answer.startswith(b"HTTP/1.1 ")
+
+
+@settings_for(60)
+@given(
+    st.sampled_from(["fuzz", "fuzz.fifo"]),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "number": st.integers(0, 2**16 - 1),
+            "level": st.integers(0, 255),
+            "epoch": st.integers(0, 2**32 - 1),
+            "token": st.integers(0, 2**64 - 1),
+            "lo": st.integers(0, 3) | st.integers(0, 2**64 - 1),
+            "hi": st.integers(0, 3) | st.integers(0, 2**64 - 1),
+            "subscription": texts,
+        },
+    ),
+    st.integers(0, 2**40),
+)
+def test_a_handle_that_was_made_up_settles_nothing(place, name, forged, received_ms):
+    """Even if its maker knows the form: he does not know the token."""
+    queue = place.server.call(place.server.server.native.broker.get_queue(name))
+    parts = {"number": 0, "level": 0, "epoch": 1, "token": 7, "lo": 0, "hi": 1, **forged}
+    receipt = Receipt(queue.id, subscription=parts.pop("subscription", "default"), **parts)
+    handle = handle_of(receipt, received_ms)
+    before = place.server.call(place.server.server.native.broker.queue_stats(name))
+    for action, members in (
+        ("DeleteMessage", {}),
+        ("ChangeMessageVisibility", {"VisibilityTimeout": 0}),
+        ("ChangeMessageVisibility", {"VisibilityTimeout": 9}),
+    ):
+        answer = place.asker.ask("json", action, QueueUrl=name, ReceiptHandle=handle, **members)
+        check(answer)
+    assert place.server.call(place.server.server.native.broker.queue_stats(name)) == before
+
+
+def test_a_queue_that_is_read_by_other_means_is_no_failure(place):
+    """As a topic, it has subscriptions of its own and none for SQS."""
+    broker = place.server.server.native.broker
+    place.asker.must("json", "CreateQueue", QueueName="topic")
+    place.server.call(broker.subscribe("topic", "readers", Start("earliest")))
+    for protocol in PROTOCOLS:
+        place.asker.must(protocol, "SendMessage", QueueUrl="topic", MessageBody="m")
+        place.asker.must(protocol, "GetQueueAttributes", QueueUrl="topic", AttributeNames=["All"])
+        answer = place.asker.ask(protocol, "ReceiveMessage", QueueUrl="topic")
+        assert answer.code == "AWS.SimpleQueueService.UnsupportedOperation"
+        assert answer.status == 400
+
+
+# -- strangers ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def closed() -> Iterator[tuple[ServerThread, Spy]]:
+    """A server with an account and its queue, and who watches over its store."""
+    with ServerThread("nowhere", port=-1, memory=True) as server:
+        broker = server.server.native.broker
+        _, key = server.call(broker.accounts.create("shop", account_id="111111111111"))
+        owner = Asker(server.http_port, key.id, key.secret)
+        owner.must("json", "CreateQueue", QueueName="fuzz")
+        owner.must("json", "SendMessage", QueueUrl="fuzz", MessageBody="m")
+        yield server, Spy(broker.store)
+
+
+@settings_for(60)
+@given(
+    action=st.sampled_from(sorted(ACTIONS)),
+    protocol=st.sampled_from(PROTOCOLS),
+    key=st.sampled_from(["", "111111111111", "AKIAIOSFODNN7EXAMPLE"]),
+    members=st.dictionaries(
+        st.sampled_from([name for name in MEMBERS if name != "QueueUrl"]),
+        texts | st.sampled_from(["fuzz", "1", "arn:aws:sqs:us-east-1:111111111111:fuzz"]),
+        max_size=5,
+    ),
+    path=st.sampled_from(["/", "/111111111111/fuzz", "/queue/us-east-1/111111111111/fuzz"]),
+)
+def test_nothing_that_a_stranger_sends_reaches_the_store(
+    closed, action, protocol, key, members, path
+):
+    server, spy = closed
+    stranger = Asker(server.http_port, key, "guess")
+    url = "http://x/111111111111/fuzz"
+    with spy.nothing():
+        answer = stranger.ask(protocol, action, path=path, QueueUrl=url, **members)
+    assert answer.status in (400, 403), answer
+    check(answer)
 
 
 # -- there and back -----------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ringdove import limits
+from ringdove.controllers.health import Health
 from ringdove.controllers.sending import ANY_STRIPE, Delivered, Parcel
 from ringdove.core.block import Block, key_hash
 from ringdove.core.dedup import Appended, Segment
@@ -22,6 +23,7 @@ from ringdove.errors import (
     QueueNotFound,
     RingdoveError,
     SettingsStale,
+    StoreUnavailable,
 )
 from ringdove.pending import Pending
 from ringdove.stores.base import Store, StripeId
@@ -38,6 +40,9 @@ class Enqueuer:
         self.store = store
         self._catalog = catalog
         self._turn = 0
+        #: Seconds after which a node counts as slow, and a send that may go elsewhere does.
+        self.slowdown_s = limits.SLOWDOWN_MS / 1000
+        self.health = Health(store.clock.now_ms)
         self._gatherings: dict[StripeId, _Gathering] = {}
         self._lock = threading.Lock()
         #: Blocks that went to the store, and those of them that were joined from several sends.
@@ -56,14 +61,49 @@ class Enqueuer:
             info = await self._fresh(queue, version)
         if check:
             check_parcel(info, parcel)
-        stripe = self._choose(info, parcel)
         segments = self._deferred(info, parcel)
+        stripe = self._choose(info, parcel)
         try:
+            if parcel.number == ANY_STRIPE and self.store.node_of(stripe) is not None:
+                return await self._append_anywhere(info, stripe, segments)
             return stripe, await self._append(info, stripe, segments)
         except (SettingsStale, QueueNotFound):
             info = await self._fresh(queue, version)
             await self._catalog.finish_change(info)
             return stripe, await self._append(info, stripe, segments)
+
+    async def _append_anywhere(
+        self, info: QueueInfo, first: StripeId, segments: list[Segment]
+    ) -> Delivered:
+        """Append to a stripe whose node answers in time: round-robin with exclusion (T3.5).
+
+        What a slow node was asked for may still be done there: the messages are then stored twice,
+        which an at-least-once queue allows and a sender who had to wait would do, too.
+        """
+        failure: RingdoveError | None = None
+        slow: list[tuple[StripeId, Pending[list[Appended | ClientError]]]] = []
+        count = info.settings.stripes
+        order = [first._replace(number=(first.number + step) % count) for step in range(count)]
+        willing = [stripe for stripe in order if self.health.admits(self.store.node_of(stripe))]
+        for stripe in willing or order:
+            node = self.store.node_of(stripe)
+            pending = self._append(info, stripe, segments)
+            if not await pending.until(self.slowdown_s):
+                self.health.failed(node)
+                slow.append((stripe, pending))
+                continue
+            try:
+                answers = await pending
+            except StoreUnavailable as error:
+                self.health.failed(node)
+                failure = error
+                continue
+            self.health.answered(node)
+            return stripe, answers
+        for stripe, pending in slow:
+            return stripe, await pending
+        assert failure is not None
+        raise failure
 
     async def _fresh(self, queue: str, version: int) -> QueueInfo:
         """The queue as it is recorded now, which must be as the sender believes."""

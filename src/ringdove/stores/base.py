@@ -28,7 +28,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from ringdove.clock import Clock
     from ringdove.core.block import Block
@@ -286,6 +286,10 @@ class StripeStore(Protocol):
 
     async def stats(self, stripe: StripeId) -> StripeStats:
         """The state of the stripe."""
+        ...
+
+    def node_of(self, stripe: StripeId) -> Hashable | None:
+        """Names what serves the stripe, where several nodes could; None where there is only one."""
         ...
 
     def watch(self, stripe: StripeId) -> Pending[None]:

@@ -335,6 +335,9 @@ class MemoryStore:
         oldest_ms = state.blocks[0].stored_ms if state.blocks else 0
         return stripe_stats(state.stripe, oldest_ms, self.clock.now_ms())
 
+    def node_of(self, stripe: StripeId) -> None:
+        """See StripeStore."""
+
     def watch(self, stripe: StripeId) -> Pending[None]:
         """See StripeStore."""
         return self._get(stripe).watch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
 from ringdove.errors import InvalidArgument, ReceiptStale, RingdoveError
 from ringdove.frontends.sqs.translate import batch_reply, failure, read_handle
 from ringdove.protocol.sqs import rules
@@ -26,7 +27,7 @@ def _read(queue: QueueView, handle: str) -> tuple[Receipt, int]:
     receipt = None
     with contextlib.suppress(ValueError, InvalidArgument):
         receipt, received_ms = read_handle(handle)
-    if receipt is None or receipt.queue != queue.id:
+    if receipt is None or (receipt.queue, receipt.subscription) != (queue.id, DEFAULT_SUBSCRIPTION):
         raise SqsError(
             "ReceiptHandleIsInvalid",
             f'The input receipt handle "{handle}" is not a valid receipt handle.',

@@ -18,12 +18,18 @@ from typing import TYPE_CHECKING, Any
 from ringdove.controllers.accounts import DEFAULT_ACCOUNT, may, owner_of
 from ringdove.errors import (
     InvalidArgument,
+    LimitExceeded,
+    MessageTooLarge,
     NotAuthorized,
     QueueFull,
     QueueNotFound,
+    RecordConflict,
     RingdoveError,
     SettingsRefused,
+    SettingsStale,
     StoreUnavailable,
+    SubscriptionBusy,
+    SubscriptionNotFound,
 )
 from ringdove.frontends.exchange import HttpResponse
 from ringdove.frontends.sqs import holding, receiving, sending
@@ -300,20 +306,28 @@ def _denied(action: str) -> SqsError:
 
 def _translated(error: RingdoveError) -> SqsError:
     """What the API says for an error of the broker."""
-    text = str(error)
-    if isinstance(error, SettingsRefused):
-        return SqsError("InvalidAttributeValue", text)
-    if isinstance(error, InvalidArgument):
-        return SqsError("InvalidParameterValueException", text)
-    if isinstance(error, QueueFull):
-        return SqsError("OverLimit", text)
-    if isinstance(error, NotAuthorized):
-        return SqsError("AccessDeniedException", text)
-    if isinstance(error, StoreUnavailable):
-        return SqsError("ServiceUnavailable", text)
+    for known, kind in _KINDS:
+        if isinstance(error, known):
+            return SqsError(kind, str(error))
     _log.error("A request failed.", exc_info=error)
     return SqsError("InternalFailure", "The server failed; its log says why.")
 
+
+_KINDS: tuple[tuple[type[RingdoveError], str], ...] = (
+    (SettingsRefused, "InvalidAttributeValue"),
+    (InvalidArgument, "InvalidParameterValueException"),
+    (MessageTooLarge, "InvalidParameterValueException"),
+    (QueueFull, "OverLimit"),
+    (LimitExceeded, "OverLimit"),
+    (NotAuthorized, "AccessDeniedException"),
+    # The queue is read by other means: as a topic, or by a stream.
+    (SubscriptionNotFound, "UnsupportedOperation"),
+    (SubscriptionBusy, "UnsupportedOperation"),
+    # Others were faster, several times: clients try again by themselves.
+    (SettingsStale, "ServiceUnavailable"),
+    (RecordConflict, "ServiceUnavailable"),
+    (StoreUnavailable, "ServiceUnavailable"),
+)
 
 #: Queues whose settings are kept worked out.
 _VIEWS_MAX = 10_000

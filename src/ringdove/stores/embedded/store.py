@@ -483,6 +483,9 @@ class EmbeddedStore:
 
         return await self._off_loop(stats)
 
+    def node_of(self, stripe: StripeId) -> None:
+        """See StripeStore."""
+
     def watch(self, stripe: StripeId) -> Pending[None]:
         """See StripeStore."""
         return self._state(stripe).watch

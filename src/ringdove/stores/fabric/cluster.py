@@ -32,6 +32,9 @@ _PASSING = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", 
 
 _PAUSE_S, _PAUSE_S_MAX = 0.02, 0.5
 
+#: Seconds without an answer, after which somebody else is asked whether the node still serves.
+_SILENCE_S = 0.5
+
 
 def slot_of(tag: bytes) -> int:
     """The slot of every key with this hash tag."""
@@ -120,24 +123,26 @@ class Cluster:
         reply, _ = await self.ask(slot, ("FCALL", function, len(keys), *keys, *arguments))
         return reply
 
-    async def ask(self, slot: int, command: Sequence[Word], copies: int = 0) -> tuple[Any, int]:
+    async def ask(
+        self,
+        slot: int,
+        command: Sequence[Word],
+        copies: int = 0,
+        timeout_s: float | None = None,
+    ) -> tuple[Any, int]:
         """Send a command to the master of a slot, until it is served or the time is up.
 
         Answers the reply, and how many of so many `copies` besides the master have what it did.
         """
-        deadline_s = time.monotonic() + self.timeout_s
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        deadline_s = time.monotonic() + timeout_s
         pause_s = _PAUSE_S
         while True:
             if self._closed:
                 raise ConnectionClosed("The store has been closed.")
             address = self._masters[slot]
             try:
-                if address is None:
-                    raise NodeLost(f"No node serves slot {slot}.")  # noqa: TRY301
-                if copies:
-                    return await self._synced_node(address).ask(command, copies)
-                [pending] = self.node(address).ask(command)
-                return await pending, 0
+                return await self._ask_once(slot, address, command, copies, deadline_s)
             except ReplyError as error:
                 if "unction not found" in str(error):
                     await self._load(address)
@@ -149,12 +154,39 @@ class Cluster:
                 failure = error
             if time.monotonic() > deadline_s:
                 raise StoreUnavailable(
-                    f"The cluster did not serve slot {slot} within {self.timeout_s:.0f} s: "
-                    f"{failure}"
+                    f"The cluster did not serve slot {slot} within {timeout_s:.1f} s: {failure}"
                 ) from failure
             await Pending[None]().until(pause_s * random.uniform(0.5, 1))
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
             await self._refresh(deadline_s)
+
+    async def _ask_once(
+        self,
+        slot: int,
+        address: NodeAddress | None,
+        command: Sequence[Word],
+        copies: int,
+        deadline_s: float,
+    ) -> tuple[Any, int]:
+        """Ask a node; give up when it is silent and the slot is served by another one by now."""
+        if address is None:
+            raise NodeLost(f"No node serves slot {slot}.")
+        if copies:
+            synced = self._synced_node(address).ask(command, copies)
+            await self._answered(slot, address, synced, deadline_s)
+            return synced.result()
+        [pending] = self.node(address).ask(command)
+        await self._answered(slot, address, pending, deadline_s)
+        return pending.result(), 0
+
+    async def _answered(
+        self, slot: int, address: NodeAddress, pending: Pending[Any], deadline_s: float
+    ) -> None:
+        while not await pending.until(min(_SILENCE_S, max(0.0, deadline_s - time.monotonic()))):
+            if time.monotonic() < deadline_s:
+                await self._refresh(deadline_s)
+            if time.monotonic() >= deadline_s or self._masters[slot] != address:
+                raise NodeLost(f"Node {address} is silent.")
 
     async def _load(self, address: NodeAddress | None) -> None:
         """Give a node the library."""
@@ -176,7 +208,9 @@ class Cluster:
         for address in [*random.sample(known, len(known)), *self._seeds]:
             [pending] = self.node(address).ask(("CLUSTER", "SLOTS"))
             try:
-                self._take_slots(address, await pending)
+                if not await pending.until(_SILENCE_S):
+                    raise NodeLost(f"Node {address} is silent.")  # noqa: TRY301
+                self._take_slots(address, pending.result())
             except (NodeLost, ReplyError) as error:
                 failure = error
             else:

@@ -47,7 +47,7 @@ from ringdove.stores.fabric.wire import WAIT_MS
 from ringdove.stores.local import check_record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from ringdove.core.dedup import Segment
     from ringdove.core.settings import QueueSettings
@@ -390,6 +390,10 @@ class FabricStore:
             for name, floor, waiting, leased, delayed in subs
         ]
         return StripeStats(epoch, int(head), int(tail), int(nbytes), int(oldest), sorted(found))
+
+    def node_of(self, stripe: StripeId) -> Hashable | None:
+        """See StripeStore."""
+        return self._cluster.master(self._place(stripe).slot)
 
     def watch(self, stripe: StripeId) -> Pending[None]:
         """See StripeStore."""

@@ -1,0 +1,242 @@
+"""The layout of a cluster: which process listens where, and the configuration of each.
+
+A `Blueprint` is all there is to know about a cluster in rings before it runs. It is written as JSON
+beside a local cluster's data and into a plan; its version stands in it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from ringdove.core.ring import Rings, Shard, server_name
+from ringdove.errors import InvalidArgument
+from ringdove.stores.fabric.wire import NodeAddress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+#: The version of the JSON form of a blueprint.
+BLUEPRINT_VERSION = 1
+
+#: Milliseconds of silence after which a process counts as failed.
+NODE_TIMEOUT_MS, NODE_TIMEOUT_MS_MIN, NODE_TIMEOUT_MS_MAX = 2_000, 500, 60_000
+
+#: The least memory of a process: Redis itself needs some, and its copies' backlog.
+MEMORY_BYTES_MIN = 16 * 1024 * 1024
+
+#: What a master keeps for copies that were cut off: a part of its memory, at least 1 MiB.
+_BACKLOG_PART = 16
+_BACKLOG_BYTES_MIN = 1024 * 1024
+
+
+class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What may differ from cluster to cluster."""
+
+    fsync: Literal["always", "everysec"] = "always"
+    node_timeout_ms: int = NODE_TIMEOUT_MS
+    #: Memory for data of each process.
+    memory_bytes: int = 1024 * 1024 * 1024
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One Redis process of the cluster."""
+
+    server: str
+    shard: str
+    #: 0: the shard's master while all is well; then the order of promotion.
+    rank: int
+    host: str
+    port: int
+    bus_port: int
+
+    @property
+    def name(self) -> str:
+        """Unique in the cluster: the copy of A1 on server B is B/A1."""
+        return f"{self.server}/{self.shard}"
+
+    @property
+    def address(self) -> NodeAddress:
+        """Where it answers."""
+        return NodeAddress(self.host, self.port)
+
+
+class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
+    """A cluster in rings: its shape, its settings, and every process."""
+
+    version: int = BLUEPRINT_VERSION
+    servers: int
+    copies: int
+    counter_rotating: bool = True
+    tuning: Tuning
+    members: list[Member]
+
+    @property
+    def rings(self) -> Rings:
+        """The shape."""
+        return Rings(self.servers, self.copies, self.counter_rotating)
+
+    @property
+    def shards(self) -> dict[str, Shard]:
+        """The shards by name, in the order of their slots."""
+        return {shard.name: shard for shard in self.rings.shards}
+
+    @property
+    def url(self) -> str:
+        """What a store connects to: one process of each server."""
+        seeds = {member.server: member for member in reversed(self.members)}
+        return "redis://" + ",".join(str(seeds[name].address) for name in self.rings.names)
+
+    def on(self, server: str) -> list[Member]:
+        """The processes of a server."""
+        found = [member for member in self.members if member.server == server]
+        if not found:
+            names = ", ".join(self.rings.names)
+            raise InvalidArgument(f"There is no server {server!r}; the cluster has {names}.")
+        return found
+
+    def holding(self, shard: str) -> list[Member]:
+        """The processes that hold a shard, in the order of promotion."""
+        found = [member for member in self.members if member.shard == shard]
+        return sorted(found, key=lambda member: member.rank)
+
+
+def lay_out(
+    rings: Rings,
+    tuning: Tuning,
+    hosts: Callable[[int, int], str],
+    ports: Callable[[int, int, int], tuple[int, int]],
+) -> Blueprint:
+    """The blueprint of a cluster: `hosts` by server and ring, `ports` by server, ring and rank."""
+    check_tuning(tuning)
+    members = []
+    for processes in rings.placement():
+        for server, shard, rank in processes:
+            port, bus_port = ports(server, shard.ring, rank)
+            host = hosts(server, shard.ring)
+            members.append(Member(server_name(server), shard.name, rank, host, port, bus_port))
+    return Blueprint(
+        servers=rings.servers,
+        copies=rings.copies,
+        counter_rotating=rings.counter_rotating,
+        tuning=tuning,
+        members=members,
+    )
+
+
+def check_tuning(tuning: Tuning) -> None:
+    """Refuse what no cluster should run with."""
+    if not NODE_TIMEOUT_MS_MIN <= tuning.node_timeout_ms <= NODE_TIMEOUT_MS_MAX:
+        raise InvalidArgument(
+            f"A node timeout of {tuning.node_timeout_ms} ms is outside {NODE_TIMEOUT_MS_MIN} to "
+            f"{NODE_TIMEOUT_MS_MAX} ms; 1,000 to 5,000 ms are usual."
+        )
+    if tuning.memory_bytes < MEMORY_BYTES_MIN:
+        raise InvalidArgument(
+            f"{tuning.memory_bytes} bytes are too little memory for a Redis process: give it at "
+            f"least {MEMORY_BYTES_MIN >> 20} MiB."
+        )
+
+
+def redis_conf(blueprint: Blueprint, member: Member, directory: str, logfile: str = "") -> str:
+    """The redis.conf of a process that keeps its data in a directory."""
+    lines = [
+        f"# {member.name}: {_purpose(blueprint, member)}. Written by Ringdove.",
+        "",
+        *_place(member, directory, logfile),
+        "",
+        "# What is acknowledged is on disk; nothing is ever evicted.",
+        "appendonly yes",
+        f"appendfsync {blueprint.tuning.fsync}",
+        'save ""',
+        f"maxmemory {blueprint.tuning.memory_bytes}",
+        "maxmemory-policy noeviction",
+        "",
+        *_replication(blueprint),
+        "",
+        *_cluster(blueprint, member),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _purpose(blueprint: Blueprint, member: Member) -> str:
+    slots = blueprint.rings.slots(blueprint.shards[member.shard])
+    place = "master" if member.rank == 0 else f"copy {member.rank}"
+    return f"{place} of shard {member.shard}, slots {slots.start} to {slots.stop - 1}"
+
+
+def _place(member: Member, directory: str, logfile: str) -> Sequence[str]:
+    return [
+        f"bind {member.host}",
+        f"port {member.port}",
+        # Redis refuses other hosts unless it has a password, which copies do not use here.
+        "protected-mode no",
+        f"dir {_quoted(directory)}",
+        f"logfile {_quoted(logfile)}",
+        "daemonize no",
+        "set-proc-title no",
+        "tcp-backlog 128",
+    ]
+
+
+def _replication(blueprint: Blueprint) -> Sequence[str]:
+    copies = blueprint.rings.holders_count - 1
+    backlog = max(_BACKLOG_BYTES_MIN, blueprint.tuning.memory_bytes // _BACKLOG_PART)
+    return [
+        "# A master that has lost its copies takes no new messages.",
+        f"min-replicas-to-write {min(1, copies)}",
+        "min-replicas-max-lag 3",
+        f"repl-backlog-size {backlog}",
+        "repl-diskless-sync yes",
+        "repl-diskless-sync-delay 1",
+        f"repl-diskless-sync-max-replicas {copies}",
+    ]
+
+
+def _cluster(blueprint: Blueprint, member: Member) -> Sequence[str]:
+    announced = (
+        [f"cluster-announce-ip {member.host}"]
+        if is_address(member.host)
+        else [
+            f"cluster-announce-hostname {member.host}",
+            "cluster-preferred-endpoint-type hostname",
+        ]
+    )
+    return [
+        "cluster-enabled yes",
+        "cluster-config-file nodes.conf",
+        f"cluster-port {member.bus_port}",
+        *announced,
+        f"cluster-node-timeout {blueprint.tuning.node_timeout_ms}",
+        "# A copy that was cut off for long is not promoted.",
+        "cluster-replica-validity-factor 10",
+        "# What is left goes on when some slots are out of reach; a minority does not answer.",
+        "cluster-require-full-coverage no",
+        "cluster-allow-reads-when-down no",
+        "# Copies that moved by themselves would undo the rings.",
+        "cluster-allow-replica-migration no",
+    ]
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is given by its address rather than its name."""
+    return ":" in host or host.replace(".", "").isdecimal()
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def decode_blueprint(data: bytes, where: str) -> Blueprint:
+    """A blueprint from its JSON."""
+    try:
+        found = msgspec.json.decode(data, type=Blueprint)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{where} does not describe a cluster: {error}.") from error
+    if found.version != BLUEPRINT_VERSION:
+        raise InvalidArgument(
+            f"{where} has version {found.version}; this program knows {BLUEPRINT_VERSION}."
+        )
+    return found

@@ -1,0 +1,128 @@
+"""Nodes that are slow are left alone for a while, and senders who may choose go elsewhere (T3.5)."""
+
+import asyncio
+
+import pytest
+
+from ringdove.clock import ManualClock
+from ringdove.controllers.broker import Broker
+from ringdove.controllers.health import Health
+from ringdove.controllers.sending import Outgoing
+from ringdove.errors import StoreUnavailable
+from ringdove.pending import Pending
+from ringdove.stores.memory import MemoryStore
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def health(clock):
+    return Health(clock.now_ms)
+
+
+def test_a_node_is_asked_until_it_fails(health):
+    assert health.admits("a")
+    health.failed("a")
+    assert not health.admits("a")
+    assert health.excluded() == ["a"]
+    assert health.admits("b")
+
+
+def test_after_a_while_one_request_tries_it_again(health, clock):
+    health.failed("a")
+    clock.sleep_ms(1000)
+    assert health.admits("a")
+    assert not health.admits("a")
+    health.answered("a")
+    assert health.admits("a")
+    assert health.admits("a")
+
+
+def test_a_node_that_fails_again_is_left_alone_for_longer(health, clock):
+    pauses = []
+    for _ in range(6):
+        health.failed("a")
+        waited = 0
+        while not health.admits("a"):
+            clock.sleep_ms(500)
+            waited += 500
+        pauses.append(waited)
+    assert pauses == [1000, 2000, 4000, 8000, 10_000, 10_000]
+
+
+class PatchyStore(MemoryStore):
+    """Each stripe is on a node of its own; some nodes do not answer, some refuse."""
+
+    def __init__(self, clock):
+        super().__init__(clock)
+        self.silent: set[int] = set()
+        self.broken: set[int] = set()
+        self.asked: list[int] = []
+
+    def node_of(self, stripe):
+        return stripe.number
+
+    def submit_append(self, stripe, segments, version):
+        self.asked.append(stripe.number)
+        if stripe.number in self.silent:
+            return Pending()
+        if stripe.number in self.broken:
+            failed: Pending = Pending()
+            failed.fail(StoreUnavailable("gone"))
+            return failed
+        return super().submit_append(stripe, segments, version)
+
+
+@pytest.fixture
+def store(clock):
+    return PatchyStore(clock)
+
+
+@pytest.fixture
+def broker(store):
+    broker = Broker(store)
+    broker.enqueuer.slowdown_s = 0.02
+    return broker
+
+
+def send(broker, count):
+    async def work():
+        await broker.create_queue("q", {"stripes": 4})
+        return [(await broker.send("q", Outgoing([b"x"])))[0].stripe.number for _ in range(count)]
+
+    return asyncio.run(work())
+
+
+def test_sends_go_round(broker, store):
+    assert sorted(send(broker, 8)) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize("trouble", ["silent", "broken"])
+def test_a_send_goes_elsewhere_and_the_node_is_left_alone(broker, store, trouble):
+    getattr(store, trouble).add(2)
+    placed = send(broker, 12)
+    assert len(placed) == 12
+    assert 2 not in placed
+    assert store.asked.count(2) == 1
+    assert broker.enqueuer.health.excluded() == [2]
+
+
+def test_when_all_are_gone_the_sender_is_told(broker, store):
+    store.broken |= {0, 1, 2, 3}
+    with pytest.raises(StoreUnavailable, match="gone"):
+        send(broker, 1)
+
+
+def test_what_must_go_to_one_stripe_waits_for_it(broker, store):
+    async def work():
+        await broker.create_queue("k", {"stripes": 4, "order": "key"})
+        [sent] = await broker.send("k", Outgoing([b"x"], keys=[b"a"]))
+        store.broken.add(sent.stripe.number)
+        with pytest.raises(StoreUnavailable):
+            await broker.send("k", Outgoing([b"x"], keys=[b"a"]))
+
+    asyncio.run(work())
+    assert len(set(store.asked)) == 1
