@@ -126,3 +126,52 @@ def test_what_must_go_to_one_stripe_waits_for_it(broker, store):
 
     asyncio.run(work())
     assert len(set(store.asked)) == 1
+
+
+# -- receiving -----------------------------------------------------------------------------------
+
+
+class DeafStore(PatchyStore):
+    """Some nodes cannot be received from."""
+
+    def __init__(self, clock):
+        super().__init__(clock)
+        self.deaf: set[int] = set()
+
+    async def lease(self, stripe, *rest):
+        self.asked.append(stripe.number)
+        if stripe.number in self.deaf:
+            raise StoreUnavailable("gone")
+        return await super().lease(stripe, *rest)
+
+
+def test_a_receive_goes_on_with_the_nodes_that_answer(clock):
+    store = DeafStore(clock)
+    broker = Broker(store)
+
+    async def work():
+        await broker.create_queue("q", {"stripes": 4})
+        for _ in range(8):
+            await broker.send("q", Outgoing([b"x"]))
+        store.deaf.add(1)
+        found = []
+        for _ in range(8):
+            for run in await broker.receive("q", "default", 1, 0, None):
+                found.append(run.receipt.number)
+        return found
+
+    assert sorted(asyncio.run(work())) == [0, 0, 2, 2, 3, 3]
+    assert broker.dequeuer.health.excluded() == [1]
+
+
+def test_a_receive_that_reaches_nobody_says_so(clock):
+    store = DeafStore(clock)
+    broker = Broker(store)
+
+    async def work():
+        await broker.create_queue("q", {"stripes": 2})
+        store.deaf |= {0, 1}
+        with pytest.raises(StoreUnavailable, match="gone"):
+            await broker.receive("q", "default", 1, 0, None)
+
+    asyncio.run(work())

@@ -14,13 +14,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ringdove import limits
 from ringdove.controllers.catalog import Catalog, QueueInfo
+from ringdove.controllers.health import Health
 from ringdove.controllers.lobby import Guest, Lobby
 from ringdove.controllers.pace import Pace
 from ringdove.core.dequeue import Answer, Look, Try, make_call
 from ringdove.core.policy import level_order
 from ringdove.core.receipt import Receipt
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
-from ringdove.errors import InvalidArgument, QueueNotFound, RingdoveError, SettingsStale
+from ringdove.errors import (
+    InvalidArgument,
+    QueueNotFound,
+    RingdoveError,
+    SettingsStale,
+    StoreUnavailable,
+)
 from ringdove.pending import Pending, Started
 from ringdove.stores.base import Claim, Delivered, Store, StripeId
 
@@ -66,6 +73,7 @@ class Dequeuer:
         self.delivered = 0
         self.parked = 0
         self.looks = 0
+        self.health = Health(store.clock.now_ms)
         #: Takes runs that were received too often; set by the owner, who knows the way to the
         #: dead-letter queue.
         self.on_dead: OnDead | None = None
@@ -148,6 +156,8 @@ class Dequeuer:
         finally:
             if lobby is not None and guest is not None:
                 lobby.leave(guest, interrupted=interrupted)
+        if visit.failure is not None and not visit.reached:
+            raise visit.failure
         if call.found:
             self._pass_on(info, subscription, visit.due_ms)
         self._pace.learn(info, subscription, found=call.found > 0)
@@ -167,7 +177,7 @@ class Dequeuer:
     ) -> tuple[int, int | None]:
         """Visit a stripe; with `wake`, not one that is known to have nothing yet."""
         if info.settings.dequeue != "wake" or len(info.stripes()) == 1:
-            found, due_ms = await visit.lease(stripe)
+            found, due_ms = await self._visit(visit, stripe)
             self._count(info, subscription, stripe, found)
             return found, due_ms
         key = (stripe, subscription)
@@ -176,7 +186,7 @@ class Dequeuer:
         now_ms = self._store.clock.now_ms()
         if seen is watch and (due_ms is None or due_ms > now_ms):
             return 0, due_ms
-        found, due_ms = await visit.lease(stripe)
+        found, due_ms = await self._visit(visit, stripe)
         self._count(info, subscription, stripe, found)
         more = due_ms is not None and due_ms <= self._store.clock.now_ms()
         if more or info.settings.receive_rate_max is not None:
@@ -186,6 +196,24 @@ class Dequeuer:
                 self._barren.clear()
             self._barren[key] = (watch, due_ms)
         return found, due_ms
+
+    async def _visit(self, visit: _Visit, stripe: StripeId) -> tuple[int, int | None]:
+        """Lease from a stripe, unless its node was gone or slow a moment ago."""
+        node = self._store.node_of(stripe)
+        if node is None:
+            return await visit.lease(stripe)
+        later_ms = self._store.clock.now_ms() + _TRY_AGAIN_MS
+        if not self.health.admits(node):
+            return 0, later_ms
+        try:
+            found = await visit.lease(stripe)
+        except StoreUnavailable as error:
+            self.health.failed(node)
+            visit.failure = error
+            return 0, later_ms
+        self.health.answered(node)
+        visit.reached = True
+        return found
 
     def _watches(self, info: QueueInfo) -> list[Pending[None]]:
         return [self._store.watch(stripe) for stripe in info.stripes()]
@@ -330,6 +358,9 @@ class _Visit:
         lease_ms: int | None,
     ) -> None:
         self.found: list[Received] = []
+        #: Why a node could not be asked, and whether any could.
+        self.failure: StoreUnavailable | None = None
+        self.reached = False
         #: When each stripe visited has more.
         self._dues: dict[StripeId, int | None] = {}
         self.on_dead: OnDead | None = None
@@ -413,3 +444,7 @@ def _received(stripe: StripeId, epoch: int, subscription: str, delivered: Delive
     run = delivered.run
     receipt = Receipt(*stripe, epoch, run.token, run.lo, run.hi, subscription)
     return Received(receipt, run.until_ms, run.receives, run.first_ms, delivered)
+
+
+#: Milliseconds after which a receiver that waits tries a node again that was gone.
+_TRY_AGAIN_MS = 250
