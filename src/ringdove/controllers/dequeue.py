@@ -156,8 +156,7 @@ class Dequeuer:
         finally:
             if lobby is not None and guest is not None:
                 lobby.leave(guest, interrupted=interrupted)
-        if visit.failure is not None and not visit.reached:
-            raise visit.failure
+        visit.raise_unreached()
         if call.found:
             self._pass_on(info, subscription, visit.due_ms)
         self._pace.learn(info, subscription, found=call.found > 0)
@@ -370,6 +369,11 @@ class _Visit:
         self._subscription = subscription
         self._left = want
         self._lease_ms = lease_ms or info.settings.lease_ms
+
+    def raise_unreached(self) -> None:
+        """Raise why no node could be asked, if none could."""
+        if self.failure is not None and not self.reached:
+            raise self.failure
 
     @property
     def due_ms(self) -> int | None:
