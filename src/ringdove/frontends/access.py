@@ -12,8 +12,8 @@ import binascii
 import secrets
 from typing import TYPE_CHECKING
 
-from ringdove.controllers.accounts import Quotas, may, owner_of
-from ringdove.errors import LimitExceeded, NotAuthorized
+from ringdove.controllers.accounts import DEFAULT_ACCOUNT, Quotas, may, owner_of
+from ringdove.errors import InvalidArgument, LimitExceeded, NotAuthorized
 from ringdove.protocol import sigv4
 from ringdove.protocol.sigv4 import SignatureRefused
 
@@ -23,14 +23,21 @@ if TYPE_CHECKING:
     from ringdove.frontends.exchange import HttpRequest
 
 
+#: Milliseconds for which a count of what an account stores is believed.
+_COUNT_MS = 1_000
+
+
 class Access:
     """See the module."""
 
     def __init__(self, broker: Broker, token: str | None = None) -> None:
+        self._broker = broker
         self._accounts = broker.accounts
         self._clock = broker.store.clock
         self._token = None if token is None else token.encode()
         self._quotas = Quotas()
+        #: Bytes that accounts with a quota store, and when that was counted.
+        self._stored: dict[str, tuple[int, int]] = {}
 
     async def is_open(self) -> bool:
         """Whether everybody may do everything."""
@@ -57,6 +64,8 @@ class Access:
             raise NotAuthorized("Only the operator sees all queues: give the server's token.")
         if not may(account, key, owner_of(queue)[0], queue, role):
             raise NotAuthorized(f"This key may not {role} here.")
+        if role == "send":
+            await self.check_storage(owner_of(queue)[0], len(request.body))
 
     async def _identified(self, request: HttpRequest) -> tuple[Account, AccessKey]:
         scheme, _, given = request.headers.get(b"authorization", b"").partition(b" ")
@@ -110,6 +119,35 @@ class Access:
             now_s=now_ms / 1000,
         )
         return account, key, claim.region
+
+    async def check_storage(self, owner: str, nbytes: int) -> None:
+        """Refuse a send beyond the bytes that the queue's account may store, whoever sends.
+
+        What is stored is counted once a second, and when the quota seems to be reached.
+        """
+        try:
+            account = await self._accounts.get(owner)
+        except InvalidArgument:
+            return  # Nobody's, or of an account that was deleted: its quota is gone with it.
+        if account.bytes_max is None:
+            return
+        now_ms = self._clock.now_ms()
+        stored, counted_ms = self._stored.get(owner, (0, 0))
+        if now_ms - counted_ms > _COUNT_MS or stored + nbytes >= account.bytes_max:
+            stored, counted_ms = await self._count_stored(owner), now_ms
+        self._stored[owner] = (stored + nbytes, counted_ms)
+        if stored >= account.bytes_max:
+            raise LimitExceeded(
+                f"The account stores {stored} bytes and may store {account.bytes_max}."
+            )
+
+    async def _count_stored(self, owner: str) -> int:
+        prefix = "" if owner == DEFAULT_ACCOUNT else f"{owner}."
+        total = 0
+        for info in await self._broker.list_queues(prefix):
+            if owner_of(info.name)[0] == owner:
+                total += (await self._broker.queue_stats(info.name)).nbytes
+        return total
 
     def check_rate(self, account: Account) -> bool:
         """Whether an account may ask once more now."""

@@ -45,7 +45,6 @@ from ringdove.protocol.sqs.errors import SqsError, no_queue
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from ringdove.controllers.accounts import Account
     from ringdove.controllers.broker import Broker
     from ringdove.frontends.access import Access
     from ringdove.frontends.exchange import Drive, HttpRequest
@@ -164,7 +163,7 @@ class SqsService:
         if not self._access.check_rate(own):
             text = f"The account may send {own.requests_per_s} requests/s."
             raise SqsError("RequestThrottled", text)
-        return Caller(own.id, region, base, own, key, path, trace)
+        return Caller(own.id, region, base, own, key, path, trace, len(request.body))
 
     async def _act(
         self, drive: Drive, caller: Caller, action: str, ask: Shape
@@ -177,7 +176,7 @@ class SqsService:
         if caller.own is not None:
             self._authorize(caller, queue, action)
             if _ROLES.get(action) == "send":
-                await self._check_storage(drive, caller.own, owner_of(full)[0])
+                await self._access.check_storage(owner_of(full)[0], caller.nbytes)
         return await on_queue(drive, caller, queue, ask)
 
     async def _without_queue(
@@ -241,26 +240,6 @@ class SqsService:
         for named in (parse_arn(arn or "") for arn in arns):
             if caller.own is not None and named is not None and named[0] != caller.account:
                 raise _denied(action)
-
-    async def _check_storage(self, drive: Drive, sender: Account, owner: str) -> None:
-        """Refuse a send beyond the bytes that the queue's account may store, whoever sends."""
-        account = sender
-        if owner != sender.id:
-            try:
-                account = await self._broker.accounts.get(owner)
-            except InvalidArgument:
-                return  # Deleted, and its quota with it; its queues stay.
-        if account.bytes_max is None:
-            return
-        prefix = "" if owner == DEFAULT_ACCOUNT else f"{owner}."
-        total = 0
-        for info in await drive(self._broker.list_queues(prefix)):
-            if owner_of(info.name)[0] == owner:
-                total += (await drive(self._broker.queue_stats(info.name))).nbytes
-        if total >= account.bytes_max:
-            raise SqsError(
-                "OverLimit", f"The account stores {total} bytes and may store {account.bytes_max}."
-            )
 
     def _queue_actions(self) -> dict[str, Callable[..., Awaitable[dict[str, Any] | None]]]:
         """What is done to one queue, by action; each gets drive, caller, queue and request."""

@@ -30,6 +30,8 @@ class Caller(NamedTuple):
     path_queue: str = ""
     #: X-Ray's header, when the request had one.
     trace: str = ""
+    #: Of the request: what a send adds at most.
+    nbytes: int = 0
 
     def url(self, full: str) -> str:
         """The URL of a queue."""
