@@ -73,6 +73,10 @@ class KeyIndex(Index):
         self, want: int, now_ms: int, source: Source, tail: int, pieces: list[Run], dead: list[Run]
     ) -> bool:
         passed_left = limits.SCAN_PER_CALL_MAX
+        if 0 < want <= limits.LOOK_AHEAD:
+            known = self.scan - self.done.floor - self.done.above - self.leased - self.delayed
+            if known < limits.LOOK_AHEAD:
+                self._scan(limits.LOOK_AHEAD - known, now_ms, source, tail, None)
         while True:
             while want > 0 and (group := self._pop_ready_group()) is not None:
                 want -= self._take(group, want, pieces, dead)
@@ -223,10 +227,16 @@ class KeyIndex(Index):
         if group.out:
             return
         if not group.waiting:
-            self._groups.pop(group.key_hash, None)
+            self._forget_group(group)
             return
         self._place = group.place = self._place + 1
         self._ready_groups.append((group.place, group))
+
+    def _forget_group(self, group: Group) -> None:
+        """Drop an empty group; its key may have another one by now."""
+        group.place = 0
+        if self._groups.get(group.key_hash) is group:
+            del self._groups[group.key_hash]
 
     def _pop_ready_group(self) -> Group | None:
         while self._something_ready():
@@ -242,7 +252,7 @@ class KeyIndex(Index):
                 self._clip(group)
                 if group.waiting:
                     return True
-                self._groups.pop(group.key_hash, None)
+                self._forget_group(group)
             self._ready_groups.popleft()
         return False
 

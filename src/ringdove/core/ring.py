@@ -178,12 +178,15 @@ class Rings:
         """What the failure of one server does, and of a second one, in words."""
         if self.servers == 1:
             return ["When the server fails, everything stops until it returns."]
-        told = [f"When one server fails, {self._tell(self.after({0}))}."]
-        if not self.after({0}).goes_on:
+        first = self.after({0})
+        told = [f"When one server fails, {self._tell(first, 'it returns')}."]
+        if not first.goes_on:
             return told
         others = range(1, self.servers)
-        in_turn = [self._tell(self.after({0}, {other})) for other in others]
-        at_once = [self._tell(self.after({0, other})) for other in others]
+        # What the first one held has moved to others by then, so its own return does not help.
+        until = "the second one returns" if self.holders_count > 1 else "they return"
+        in_turn = [self._tell(self.after({0}, {n}), until) for n in others]
+        at_once = [self._tell(self.after({0, n}), "they return") for n in others]
         if in_turn == at_once:
             return [*told, _cases("When a second one fails", in_turn)]
         return [
@@ -192,26 +195,23 @@ class Rings:
             _cases("When two fail at once", at_once),
         ]
 
-    def _tell(self, standing: Standing) -> str:
+    def _tell(self, standing: Standing, until: str) -> str:
+        total = len(self.shards)
         if not standing.goes_on:
             return (
-                "everything stops until a server returns: of "
-                f"{len(self.shards)} masters {standing.voters} are left, which is no majority, so "
-                "no copy is promoted"
+                f"everything stops until {until}: of {total} masters {standing.voters} are left, "
+                "which is no majority, so no copy is promoted"
             )
-        total = len(self.shards)
         if standing.unserved:
-            lost = len(standing.unserved)
-            return f"{lost} of {total} shards are out of reach until a server returns"
+            return f"{len(standing.unserved)} of {total} shards are out of reach until {until}"
         alone = sum(self._left(shard, standing.down) < 2 for shard in self.shards)
         if alone:
             return (
                 f"{alone} of {total} shards take no new messages until a server returns, because "
-                "nothing could copy them"
+                "no second server holds them"
             )
-        return (
-            f"everything goes on, with {max(self.load(standing.down).values())} masters on a server"
-        )
+        most = max(self.load(standing.down).values())
+        return f"everything goes on, with at most {most} masters on a server"
 
     def _left(self, shard: Shard, down: Collection[int]) -> int:
         return sum(server not in down for server in self.holders(shard))

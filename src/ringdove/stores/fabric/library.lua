@@ -766,7 +766,11 @@ function Lease:sort_ahead(most)
 end
 
 function Lease:gather_groups(want)
-  local passed_left = self.scan_max
+  local passed_left, sub = self.scan_max, self.sub
+  if want <= self.look_ahead then
+    local known = sub.scan - sub.floor - sub.above - sub.leased - sub.delayed
+    if known < self.look_ahead then self:sort_ahead(self.look_ahead - known) end
+  end
   while true do
     while want > 0 do
       local taken = self:take_group(want)
