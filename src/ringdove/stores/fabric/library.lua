@@ -769,7 +769,7 @@ function Lease:gather_groups(want)
   local passed_left, sub = self.scan_max, self.sub
   if want <= self.look_ahead then
     local known = sub.scan - sub.floor - sub.above - sub.leased - sub.delayed
-    if known < self.look_ahead then self:sort_ahead(self.look_ahead - known) end
+    if known < self.look_ahead then self:sort_ahead(math.min(self.look_ahead - known, self.scan_max)) end
   end
   while true do
     while want > 0 do
