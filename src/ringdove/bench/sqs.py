@@ -44,7 +44,7 @@ _AUTH = (
 
 def run(
     directory: Path | None,
-    connections: int = 50,
+    connections: int = 100,
     seconds: float = 5,
     parked: int = 2_000,
     *,

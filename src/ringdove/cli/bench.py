@@ -213,7 +213,7 @@ def parked(
 @app.command
 def sqs(
     *,
-    connections: int = 50,
+    connections: int = 100,
     seconds: Seconds = 5.0,
     parked: int = 2_000,
     quick: Quick = False,

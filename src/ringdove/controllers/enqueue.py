@@ -30,6 +30,7 @@ from ringdove.stores.base import Store, StripeId
 
 if TYPE_CHECKING:
     from ringdove.controllers.catalog import Catalog, QueueInfo
+    from ringdove.core.attributes import Attributes
     from ringdove.errors import ClientError
 
 
@@ -142,6 +143,32 @@ class Enqueuer:
         self.blocks += len(segments)
         return self.store.submit_append(stripe, segments, info.version)
 
+    def put(
+        self, info: QueueInfo, body: bytes, key: bytes = b"", attributes: Attributes | None = None
+    ) -> tuple[StripeId, Pending[list[Appended | ClientError]]] | None:
+        """Gather one message that a front end has checked; a block is built once for all of them.
+
+        None where that will not do: it is large or delayed, or may have to go elsewhere. Fails with
+        SettingsStale or QueueNotFound when the queue is not what it was: send it the usual way.
+        """
+        settings = info.settings
+        if len(body) > limits.JOIN_BYTES_MAX or settings.delay_ms:
+            return None
+        number = 0
+        if settings.stripes > 1:
+            self._turn += 1
+            turn = key_hash(key) if settings.order == "key" else self._turn
+            number = turn % settings.stripes
+        stripe = StripeId(info.id, number, 0)
+        if self.store.node_of(stripe) is not None:
+            return None
+        with self._lock:
+            gathering = self._gatherings.get(stripe)
+            if gathering is None:
+                gathering = self._gatherings[stripe] = _Gathering(self, stripe)
+            message = _Message(body, key, attributes, self.store.clock.now_ms())
+            return stripe, gathering.add(message, info.version)
+
     def forget(self, gathering: _Gathering) -> None:
         """Nothing is gathered there any more."""
         with self._lock:
@@ -154,10 +181,59 @@ class _Single(Pending["list[Appended | ClientError]"]):
 
     __slots__ = ("content", "version")
 
-    def __init__(self, gathering: _Gathering, block: Block, version: int) -> None:
+    def __init__(self, gathering: _Gathering, content: Block | _Message, version: int) -> None:
         super().__init__(gathering.lead, gathering.flush)
-        self.content = block
+        self.content = content
         self.version = version
+
+
+class _Message:
+    """A message that is in no block yet; has what is asked of a small block."""
+
+    __slots__ = ("attributes", "body", "key", "sent_ms")
+
+    count = 1
+
+    def __init__(
+        self, body: bytes, key: bytes, attributes: Attributes | None, sent_ms: int
+    ) -> None:
+        self.body = body
+        self.key = key
+        self.attributes = attributes
+        self.sent_ms = sent_ms
+
+    @property
+    def nbytes(self) -> int:
+        """About what it adds to a block."""
+        return len(self.body) + len(self.key) + 16
+
+
+def _build(contents: list[Block | _Message]) -> Block:
+    """One block of everything, in order; messages that follow one another are built together."""
+    blocks: list[Block] = []
+    loose: list[_Message] = []
+    for content in contents:
+        if isinstance(content, _Message):
+            loose.append(content)
+            continue
+        if loose:
+            blocks.append(_build_messages(loose))
+            loose = []
+        blocks.append(content)
+    if loose:
+        blocks.append(_build_messages(loose))
+    return Block.join(blocks)
+
+
+def _build_messages(found: list[_Message]) -> Block:
+    keyed = any(message.key for message in found)
+    attributed = any(message.attributes for message in found)
+    return Block.build(
+        [message.body for message in found],
+        sent_ms=[message.sent_ms for message in found],
+        keys=[message.key for message in found] if keyed else None,
+        attributes=[message.attributes for message in found] if attributed else None,
+    )
 
 
 class _Gathering:
@@ -174,9 +250,9 @@ class _Gathering:
         self._enqueuer = enqueuer
         self._lock = threading.Lock()
 
-    def add(self, block: Block, version: int) -> _Single:
-        """Gather a block; its answer comes with the append that takes it."""
-        single = _Single(self, block, version)
+    def add(self, content: Block | _Message, version: int) -> _Single:
+        """Gather a block or a message; its answer comes with the append that takes it."""
+        single = _Single(self, content, version)
         self.waiting.append(single)
         return single
 
@@ -195,7 +271,7 @@ class _Gathering:
         enqueuer.blocks += 1
         enqueuer.joined += len(batch) > 1
         try:
-            block = Block.join([single.content for single in batch])
+            block = _build([single.content for single in batch])
             return enqueuer.store.submit_append(self.stripe, [Segment(block)], batch[0].version)
         except Exception as error:  # noqa: BLE001  whoever gathered must be answered
             failed: Pending[list[Appended | ClientError]] = Pending()

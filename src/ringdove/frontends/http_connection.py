@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from email.utils import formatdate
-from functools import partial
+from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import unquote
@@ -168,15 +168,14 @@ class HttpConnection(asyncio.Protocol):
         """See httptools."""
         self._arriving = False
         try:
-            url = httptools.parse_url(self._url)
-            path = unquote((url.path or b"/").decode("ascii"))
+            path, raw_path, query = _split_url(self._url)
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
             self._stop(text_response(400, "The path of the request cannot be read."))
         request = HttpRequest(
             self._parser.get_method().decode(),
             path,
-            url.path or b"/",
-            url.query or b"",
+            raw_path,
+            query,
             self._headers,
             b"".join(self._body),
             self._server.scheme,
@@ -309,6 +308,14 @@ class HttpConnection(asyncio.Protocol):
         """Hang up at once."""
         if self._transport is not None:
             self._transport.abort()
+
+
+@lru_cache(maxsize=256)
+def _split_url(url: bytes) -> tuple[str, bytes, bytes]:
+    """Path, path as written, and query."""
+    found = httptools.parse_url(url)
+    raw_path = found.path or b"/"
+    return unquote(raw_path.decode("ascii")), raw_path, found.query or b""
 
 
 def _head_refusal() -> HttpResponse:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from ringdove.controllers.sending import Outgoing
+from ringdove.controllers.sending import Outgoing, Sent
+from ringdove.errors import QueueNotFound, RingdoveError, SettingsStale
 from ringdove.frontends.sqs.translate import (
     DEDUP,
     SENDER,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringdove.controllers.broker import Broker
-    from ringdove.controllers.sending import Sent
     from ringdove.core.attributes import Attributes
     from ringdove.frontends.exchange import Drive
     from ringdove.frontends.sqs.view import Caller, QueueView
@@ -136,8 +136,28 @@ async def send(
     """See SendMessage of the API."""
     parcel = Parcel(caller, queue, ask)
     _check_size(parcel, queue)
-    [sent] = await drive(broker.send(queue.name, _outgoing([parcel])))
+    sent = await _put(broker, queue, parcel)
+    if sent is None:
+        [sent] = await drive(broker.send(queue.name, _outgoing([parcel])))
     return _sent(queue, parcel, sent)
+
+
+async def _put(broker: Broker, queue: QueueView, parcel: Parcel) -> Sent | None:
+    """Send the short way, together with what others send; None where there is none."""
+    if parcel.dedup is not None or parcel.delay_ms is not None:
+        return None
+    key = b"" if parcel.group is None else parcel.group.encode()
+    put = broker.enqueuer.put(queue.info, parcel.body, key, parcel.attributes or None)
+    if put is None:
+        return None
+    stripe, pending = put
+    try:
+        [answer] = await pending
+    except (SettingsStale, QueueNotFound):
+        return None
+    if isinstance(answer, RingdoveError):
+        raise answer
+    return Sent(stripe, answer.base)
 
 
 async def send_batch(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ringdove.controllers.accounts import DEFAULT_ACCOUNT, may, owner_of
@@ -57,6 +58,8 @@ _REGION = "us-east-1"
 _CREDENTIAL = re.compile(
     rb"Credential=([A-Za-z0-9_-]{1,128})(?:/|%2F)\d{8}(?:/|%2F)([a-z0-9-]{1,32})(?:/|%2F)"
 )
+#: Where in an Authorization header the credential stands; the signature, which differs, is behind.
+_CLAIM_BYTES = 120
 _QUEUE_PATH = re.compile(r"/(?:queue/[a-z0-9-]+/)?\d{12}/[^/]+/?")
 
 #: What a caller must be allowed for an action; the others need `manage`.
@@ -271,7 +274,12 @@ class SqsService:
 
 def _claimed(request: HttpRequest) -> tuple[str, str]:
     """Account and region that a request claims, believed without a look at its signature."""
-    found = _CREDENTIAL.search(request.headers.get(b"authorization", b"") or request.query)
+    return _read_claim(request.headers.get(b"authorization", b"")[:_CLAIM_BYTES] or request.query)
+
+
+@lru_cache(maxsize=1024)
+def _read_claim(text: bytes) -> tuple[str, str]:
+    found = _CREDENTIAL.search(text)
     if found is None:
         return DEFAULT_ACCOUNT, _REGION
     key, region = found[1].decode("latin-1"), found[2].decode("latin-1")

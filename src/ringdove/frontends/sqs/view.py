@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -46,7 +47,11 @@ class Caller(NamedTuple):
 
 def find_queue(caller: Caller, url: str | None) -> str:
     """The full name of the queue that a QueueUrl, or the path of the request, names."""
-    text: str = need(url or caller.path_queue or None, "QueueUrl")
+    return _full_name(caller.account, need(url or caller.path_queue or None, "QueueUrl"))
+
+
+@lru_cache(maxsize=4096)
+def _full_name(account: str, text: str) -> str:
     try:
         path = unquote(urlsplit(text).path) if "//" in text else text
     except ValueError:  # "http://[" and its like.
@@ -54,7 +59,6 @@ def find_queue(caller: Caller, url: str | None) -> str:
     parts = [part for part in path.split("/") if part]
     if not parts or len(parts[-1]) > 80:
         raise no_queue()
-    account = caller.account
     if len(parts) > 1 and len(parts[-2]) == 12 and parts[-2].isdecimal():
         account = parts[-2]
     return full_name(account, parts[-1])
