@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 _SIZE = 100
 _SMALL, _LARGE = 200, 200_000
-_FIFO_CYCLES = 200
 #: Signed by nobody: both servers take it while no account exists.
 _AUTH = (
     b"Authorization: AWS4-HMAC-SHA256 Credential=bench/20260101/us-east-1/sqs/aws4_request, "
@@ -63,7 +63,7 @@ def run(
         with serving(data / "parked", http=True) as server:
             waiting = _parked(server, parked, seconds, wait_s=4 if quick else 20)
         with serving(data / "fifo", http=True) as server:
-            fifo = [_fifo(server, n, quick=quick) for n in (_SMALL, _LARGE // (10 if quick else 1))]
+            fifo = _fifo(server, _LARGE // 10 if quick else _LARGE, 3 if quick else 15)
     found: dict[str, Any] = {"sqs": rows, "parked": [waiting], "fifo": fifo}
     found |= {name: rows[0][name] for name in rows[0] if name.endswith("_per_s")}
     found["fifo_large_over_small"] = round(fifo[1]["messages_per_s"] / fifo[0]["messages_per_s"], 2)
@@ -219,21 +219,23 @@ def _parked(server: ServerProcess, count: int, seconds: float, wait_s: int) -> d
     }
 
 
-def _fifo(server: ServerProcess, waiting: int, *, quick: bool) -> dict[str, Any]:
-    """Receive and delete with so many messages waiting, in groups of ten."""
-    name = f"fifo-{waiting}.fifo"
-    arguments = {"port": server.http_port, "name": name}
-    _finish(Worker(__name__, "make_fifo", **arguments))
+def _fifo(server: ServerProcess, waiting: int, rounds: int) -> list[dict[str, Any]]:
+    """Receive and delete with few and with many messages waiting, in groups of ten, in turns."""
+    names = [f"fifo-{count}.fifo" for count in (_SMALL, waiting)]
+    arguments: dict[str, Any] = {"port": server.http_port, "names": names}
+    _finish(Worker(__name__, "make_fifos", **arguments))
     with connect(server.url) as connection:
-        queue = connection.queue(name)
+        queue = connection.queue(names[1])
         for start in range(0, waiting, 1_000):
             queue.send_many(
                 NewMessage(b"x" * _SIZE, b"group-%d" % (number // 10))
                 for number in range(start, min(start + 1_000, waiting))
             )
-    cycles = min(_FIFO_CYCLES, waiting // 10) // (4 if quick else 1)
-    rate = _finish(Worker(__name__, "drain_fifo", **arguments, cycles=cycles))
-    return {"waiting": waiting, "cycles": cycles, "messages_per_s": rate}
+    rates = _finish(Worker(__name__, "drain_fifos", **arguments, rounds=rounds))
+    return [
+        {"waiting": count, "rounds": rounds, "messages_per_s": rate}
+        for count, rate in zip((_SMALL, waiting), rates, strict=True)
+    ]
 
 
 def _finish(worker: Worker) -> Any:
@@ -243,29 +245,50 @@ def _finish(worker: Worker) -> Any:
         worker.end()
 
 
-def make_fifo(port: int, name: str) -> str:
-    """Make a FIFO queue."""
+def make_fifos(port: int, names: list[str]) -> None:
+    """Make FIFO queues."""
 
-    async def work() -> str:
+    async def work() -> None:
         connection = await http_load.connect(port)
-        return await _create(connection, name, FifoQueue="true", ContentBasedDeduplication="true")
+        for name in names:
+            await _create(connection, name, FifoQueue="true", ContentBasedDeduplication="true")
 
-    url: str = run_loop(work())
-    return url
+    run_loop(work())
 
 
-def drain_fifo(port: int, name: str, cycles: int) -> int:
-    """Receive and delete ten messages, again and again; messages per second."""
+def drain_fifos(port: int, names: list[str], rounds: int) -> list[int]:
+    """Fill the small queue and drain it, drain as much of the other; medians of messages/s."""
 
-    async def work() -> int:
+    async def work() -> list[int]:
         connection = await http_load.connect(port)
-        ask = msgspec.json.encode({"QueueName": name})
-        url = (await _asked(connection, "GetQueueUrl", ask))["QueueUrl"]
-        began_s = time.perf_counter()
-        done = 0
-        for _ in range(cycles):
-            done += await _receive_delete(connection, url, 10)
-        return round(done / (time.perf_counter() - began_s))
+        urls = []
+        for name in names:
+            ask = msgspec.json.encode({"QueueName": name})
+            urls.append((await _asked(connection, "GetQueueUrl", ask))["QueueUrl"])
+        rates: list[list[float]] = [[], []]
+        for number in range(rounds):
+            await _fill(connection, urls[0], number)
+            for at in (0, 1) if number % 2 else (1, 0):
+                began_s = time.perf_counter()
+                done = 0
+                for _ in range(_SMALL // 10):
+                    done += await _receive_delete(connection, urls[at], 10)
+                rates[at].append(done / (time.perf_counter() - began_s))
+        return [round(median(found)) for found in rates]
 
-    rate: int = run_loop(work())
-    return rate
+    found: list[int] = run_loop(work())
+    return found
+
+
+async def _fill(connection: HttpConnection, url: str, number: int) -> None:
+    for group in range(_SMALL // 10):
+        entries = [
+            {
+                "Id": str(at),
+                "MessageBody": f"{number}-{group}-{at}".ljust(_SIZE),
+                "MessageGroupId": f"group-{group}",
+            }
+            for at in range(10)
+        ]
+        batch = msgspec.json.encode({"QueueUrl": url, "Entries": entries})
+        await _asked(connection, "SendMessageBatch", batch)
