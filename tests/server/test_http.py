@@ -6,8 +6,8 @@ import urllib.error
 import urllib.request
 
 import pytest
-from ringdove.client.sync import connect
 
+from ringdove.client.sync import connect
 from server.running import PATIENCE_S, ServerThread, wait_for
 
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fabric.redis import RedisProcess
 from ringdove.pending import run
 from ringdove.stores.fabric import FabricStore
 from stores.conformance import StoreContract
@@ -14,6 +13,7 @@ from stores.conformance import StoreContract
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fabric.redis import RedisProcess
     from ringdove.clock import ManualClock
 
 
