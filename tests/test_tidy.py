@@ -20,10 +20,11 @@ LAYERS = {
     "protocol": {"core"},
     "stores": {"core", "protocol"},
     "controllers": {"core", "stores"},
+    "cluster": {"core", "stores"},
     "client": {"core", "protocol", "stores", "controllers"},
     "frontends": {"core", "protocol", "stores", "controllers", "metrics"},
-    "bench": {"core", "protocol", "stores", "controllers", "client", "cli", "server"},
-    "cli": {"core", "stores", "controllers", "client", "bench", "server"},
+    "bench": {"core", "protocol", "stores", "controllers", "client", "cli", "server", "cluster"},
+    "cli": {"core", "stores", "controllers", "client", "bench", "server", "cluster"},
 }
 LEAVES = {"errors", "limits", "clock", "version", "pending", "config"}
 PURE_FORBIDDEN = {"asyncio", "socket", "lmdb", "redis", "threading", "time", "pathlib"}

@@ -7,7 +7,18 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Group, Parameter
 
-from ringdove.cli import accounts, bench, care, dead, demo, messages, queues, serve, session
+from ringdove.cli import (
+    accounts,
+    bench,
+    care,
+    cluster,
+    dead,
+    demo,
+    messages,
+    queues,
+    serve,
+    session,
+)
 from ringdove.config import find_url
 from ringdove.version import __version__
 
@@ -33,6 +44,7 @@ app.command(queues.app)
 app.command(accounts.app)
 app.command(dead.app)
 app.command(bench.app)
+app.command(cluster.app)
 for command in (
     messages.send, messages.receive, messages.peek, messages.replay,
     messages.ack, messages.release, messages.extend,

@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 #: with what they missed. A large data set takes minutes to copy.
 START_S, FORM_S, CATCH_UP_S = 60.0, 60.0, 600.0
 
+#: Other servers take over within two of the times in which Redis notices a failure, and so many
+#: seconds for an election or two.
+_ELECTION_S = 6.0
+
+#: Without a majority nothing gets better by itself; a moment is given to those just started.
+_NO_MAJORITY_S = 4.0
+
 #: Seconds between two looks at processes that are to change, and before a hand-over that did not
 #: happen is asked for again (Redis gives up after five).
 _LOOK_S, _ASK_AGAIN_S = 0.1, 6.0
@@ -60,11 +67,12 @@ def wait_until(
         time.sleep(_LOOK_S)
 
 
-def await_answers(members: Sequence[Member], show: Show = ignore) -> None:
-    """Wait until processes answer."""
+def await_answers(members: Sequence[Member], show: Show, check: Callable[[], None]) -> None:
+    """Wait until processes answer; `check` is called between looks and may give up."""
     silent: list[str] = []
 
     def all_answer() -> bool:
+        check()
         views = look(member.address for member in members)
         silent[:] = [member.name for member in members if views[member.address] is None]
         show(len(members) - len(silent))
@@ -79,17 +87,53 @@ def await_settled(
     show: Show = ignore,
     timeout_s: float = CATCH_UP_S,
 ) -> None:
-    """Wait until processes (all, or those given) have their place and copies are in sync."""
+    """Wait until processes (all, or those given) have their place and copies are in sync.
+
+    Raises sooner when nobody serves one of their shards and nobody comes to.
+    """
     awaited = blueprint.members if members is None else members
+    shards = {member.shard for member in awaited}
     missing: list[str] = []
+    served_s = time.monotonic()
 
     def settled() -> bool:
+        nonlocal served_s
         views = look(member.address for member in blueprint.members)
         missing[:] = [m.name for m in awaited if not _in_place(blueprint, m, views)]
         show(len(awaited) - len(missing))
+        unserved = _unserved(blueprint, shards, views)
+        if not unserved:
+            served_s = time.monotonic()
+        elif time.monotonic() - served_s > _patience_s(blueprint, views):
+            raise StoreUnavailable(_tell_unserved(blueprint, unserved, views))
         return not missing
 
     wait_until(settled, timeout_s, lambda: f"{', '.join(missing)} did not come into sync")
+
+
+def take_over_s(blueprint: Blueprint) -> float:
+    """Seconds in which other servers take over from one that fails, if they can."""
+    return _ELECTION_S + 2 * blueprint.tuning.node_timeout_ms / 1000
+
+
+def _patience_s(blueprint: Blueprint, views: Views) -> float:
+    """How long a shard may go unserved before it is clear that it stays so."""
+    return _NO_MAJORITY_S if _most_gone(blueprint, views) else take_over_s(blueprint)
+
+
+def _most_gone(blueprint: Blueprint, views: Views) -> bool:
+    """Whether no majority of masters is left, so that nobody can be promoted."""
+    masters = masters_of(blueprint, views).values()
+    return 2 * sum(master is not None for master in masters) <= len(masters)
+
+
+def _tell_unserved(blueprint: Blueprint, shards: Collection[str], views: Views) -> str:
+    holders = {m.server for shard in shards for m in blueprint.holding(shard)}
+    silent = {m.server for m in blueprint.members if views[m.address] is None}
+    advice = f" Start {', '.join(sorted(holders & silent))} too." if holders & silent else ""
+    most_gone = _most_gone(blueprint, views)
+    why = ", because most masters are out of reach" if most_gone else ""
+    return f"Nobody serves {', '.join(sorted(shards))}{why}.{advice}"
 
 
 def _in_place(blueprint: Blueprint, member: Member, views: Views) -> bool:
@@ -103,9 +147,7 @@ def _in_place(blueprint: Blueprint, member: Member, views: Views) -> bool:
     if master is member:
         return True
     return (
-        view.me.master == master_view.me.id
-        and view.linked
-        and any(address.port == member.port for address in master_view.copies)
+        view.me.master == master_view.me.id and view.linked and member.address in master_view.copies
     )
 
 
@@ -127,36 +169,63 @@ def masters_of(blueprint: Blueprint, views: Views) -> dict[str, Member | None]:
     return {shard: master_of(blueprint, shard, views) for shard in blueprint.shards}
 
 
-def await_taken_over(
-    blueprint: Blueprint, server: str, timeout_s: float, *, only_reachable: bool = True
-) -> bool:
+def _unserved(blueprint: Blueprint, shards: Iterable[str], views: Views) -> list[str]:
+    """The shards that nobody serves, or only one who takes the cluster for unable to."""
+    masters = {shard: master_of(blueprint, shard, views) for shard in shards}
+    return [
+        shard
+        for shard, master in masters.items()
+        if master is None or (view := views[master.address]) is None or not view.healthy
+    ]
+
+
+def await_taken_over(blueprint: Blueprint, server: str) -> bool:
     """Wait until other servers serve every shard that a server has held; whether they do.
 
-    With `only_reachable` a shard of which no other process answers is not waited for.
+    A shard of which no other process answers is not waited for.
     """
     shards = {member.shard for member in blueprint.on(server)}
-    deadline_s = time.monotonic() + timeout_s
     others = [m for m in blueprint.members if m.shard in shards and m.server != server]
+    deadline_s = time.monotonic() + take_over_s(blueprint)
     while True:
-        views: dict[NodeAddress, View | None] = dict.fromkeys(
-            (member.address for member in blueprint.members), None
+        views = dict.fromkeys((m.address for m in blueprint.members), None) | look(
+            member.address for member in others
         )
-        views |= look(member.address for member in others)
-        awaited = {
-            member.shard for member in others if not only_reachable or views[member.address]
-        }
-        serving = {
-            shard
-            for shard in awaited
-            if (master := master_of(blueprint, shard, views)) is not None
-            and (view := views[master.address]) is not None
-            and view.healthy
-        }
-        if serving == awaited:
-            return serving == shards
+        reachable = {member.shard for member in others if views[member.address] is not None}
+        if not _unserved(blueprint, reachable, views):
+            return reachable == shards
         if time.monotonic() > deadline_s:
             return False
         time.sleep(_LOOK_S)
+
+
+def await_served(blueprint: Blueprint, shards: Sequence[str]) -> list[str]:
+    """Wait until shards are served; those that are not, in the time that a take-over needs."""
+    deadline_s = time.monotonic() + take_over_s(blueprint)
+    while True:
+        views = look(member.address for member in blueprint.members)
+        unserved = _unserved(blueprint, shards, views)
+        if not unserved or time.monotonic() > deadline_s:
+            return unserved
+        time.sleep(_LOOK_S)
+
+
+def promote(blueprint: Blueprint, shards: Sequence[str]) -> None:
+    """Make a copy of each shard its master though the former one is gone: who has most of it.
+
+    Redis does so by itself, except when the copies have not seen a master since they started. The
+    other masters must agree.
+    """
+    views = look(member.address for member in blueprint.members)
+    for shard in shards:
+        copies = [
+            (view.offset, -member.rank, member.address)
+            for member in blueprint.holding(shard)
+            if (view := views[member.address]) is not None and view.me.master
+        ]
+        if copies:
+            with contextlib.suppress(ReplyError, NodeLost):
+                demand(max(copies)[2], "CLUSTER", "FAILOVER", "FORCE")
 
 
 # -- forming ------------------------------------------------------------------------------------
@@ -165,41 +234,40 @@ def await_taken_over(
 def form(blueprint: Blueprint, show: Show = ignore) -> bool:
     """Make one cluster of processes that answer; whether anything was left to do.
 
-    Processes that joined no cluster yet become what the blueprint says; when the others are a
-    cluster already, they join it as copies, so that none comes to an occupied place empty.
+    Processes that joined no cluster yet become what the blueprint says; when others are a cluster
+    already, they join it as copies, so that none comes to an occupied place empty.
     """
     views = look(member.address for member in blueprint.members)
-    _check_all_ours(blueprint, views)
-    alone = [m for m in blueprint.members if (view := views[m.address]) and view.is_alone]
+    running = [member for member in blueprint.members if views[member.address] is not None]
+    alone = [m for m in running if (view := views[m.address]) is not None and view.is_alone]
+    _check_ours(blueprint, views, forming=len(alone) == len(running))
     if len(alone) == len(blueprint.members):
         _give_slots(blueprint)
-        _introduce(blueprint.members, blueprint.members)
-        _await_acquainted(blueprint, blueprint.members)
-        _replicate(blueprint, [member for member in blueprint.members if member.rank])
+        _introduce(running, running)
+        _await_acquainted(blueprint, running)
+        _replicate(blueprint, [member for member in running if member.rank])
     elif alone:
         join_as_copies(blueprint, alone)
-    await_settled(blueprint, show=show, timeout_s=FORM_S if alone else CATCH_UP_S)
+    await_settled(blueprint, running, show, FORM_S if alone else CATCH_UP_S)
     return bool(alone)
 
 
-def _check_all_ours(blueprint: Blueprint, views: Views) -> None:
+def _check_ours(blueprint: Blueprint, views: Views, *, forming: bool) -> None:
+    """Refuse processes of another cluster, and to begin one while some do not answer."""
     silent = [f"{m.name} ({m.address})" for m in blueprint.members if views[m.address] is None]
-    if silent:
+    if silent and forming:
         raise StoreUnavailable(
             f"{len(silent)} of {len(blueprint.members)} Redis processes do not answer: "
             f"{', '.join(silent)}. Start them first."
         )
-    ports = {member.port for member in blueprint.members}
-    for member in blueprint.members:
-        view = views[member.address]
-        assert view is not None
-        strangers = [node for node in view.nodes if node.address.port not in ports]
-        if strangers:
-            raise StoreUnavailable(
-                f"Redis at {member.address} belongs to another cluster: it knows "
-                f"{strangers[0].address}. Empty it with FLUSHALL and CLUSTER RESET HARD, or plan "
-                "other ports."
-            )
+    ids = {view.me.id for view in views.values() if view is not None}
+    for address, view in views.items():
+        for node in view.nodes if view is not None else []:
+            if node.id not in ids and node.address not in views and "noaddr" not in node.flags:
+                raise StoreUnavailable(
+                    f"Redis at {address} belongs to another cluster: it knows {node.address}. "
+                    "Empty it with FLUSHALL and CLUSTER RESET HARD, or plan other ports."
+                )
 
 
 def _give_slots(blueprint: Blueprint) -> None:
@@ -276,22 +344,22 @@ def join_as_copies(blueprint: Blueprint, members: Sequence[Member]) -> None:
     """
     views = look(member.address for member in blueprint.members)
     running = [m for m in blueprint.members if views[m.address] is not None and m not in members]
-    _forget(blueprint, running, views)
+    _forget_former(views)
     _introduce(members, running)
     _await_acquainted(blueprint, [*members, *running])
     _replicate(blueprint, members)
+    _forget_former(look(member.address for member in blueprint.members))
 
 
-def _forget(blueprint: Blueprint, running: Sequence[Member], views: Views) -> None:
-    """Have processes forget ids at addresses where another id answers now."""
-    now = {m.port: view.me.id for m in blueprint.members if (view := views[m.address]) is not None}
+def _forget_former(views: Views) -> None:
+    """Have processes forget who was at an address where another answers now."""
+    now = {address: view.me.id for address, view in views.items() if view is not None}
     questions: dict[NodeAddress, list[Command]] = {}
-    for member in running:
-        view = views[member.address]
-        assert view is not None
-        former = [n.id for n in view.nodes if now.get(n.address.port, n.id) != n.id]
-        questions[member.address] = [("CLUSTER", "FORGET", node_id) for node_id in former]
-    ask_each({address: commands for address, commands in questions.items() if commands})
+    for address, view in views.items():
+        for node in view.nodes if view is not None else []:
+            if node.id not in now.values() and (node.address in now or "noaddr" in node.flags):
+                questions.setdefault(address, []).append(("CLUSTER", "FORGET", node.id))
+    ask_each(questions)
 
 
 # -- handing masters over -----------------------------------------------------------------------
@@ -339,11 +407,9 @@ def _fail_over(blueprint: Blueprint, target: Member) -> None:
         if master_of(blueprint, target.shard, views) is target:
             return True
         if time.monotonic() - asked_s >= _ASK_AGAIN_S:
-            asked_s = time.monotonic()
             with contextlib.suppress(ReplyError, NodeLost):
                 demand(target.address, "CLUSTER", "FAILOVER")
+                asked_s = time.monotonic()
         return False
 
-    wait_until(
-        serves, FORM_S, lambda: f"{target.name} did not become master of {target.shard}"
-    )
+    wait_until(serves, FORM_S, lambda: f"{target.name} did not become master of {target.shard}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from ringdove.core.ring import Rings, Shard, server_name
+from ringdove.core.ring import COPIES_MAX, Rings, Shard, server_name
 from ringdove.errors import InvalidArgument
 from ringdove.stores.fabric.wire import NodeAddress
 
@@ -85,8 +85,9 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def url(self) -> str:
         """What a store connects to: one process of each server."""
-        seeds = {member.server: member for member in reversed(self.members)}
-        return "redis://" + ",".join(str(seeds[name].address) for name in self.rings.names)
+        places = ",".join(str(self.on(name)[0].address) for name in self.rings.names)
+        copies = self.rings.holders_count
+        return f"redis://{places}" + (f"?copies={copies}" if copies < COPIES_MAX else "")
 
     def on(self, server: str) -> list[Member]:
         """The processes of a server."""
@@ -153,7 +154,7 @@ def redis_conf(blueprint: Blueprint, member: Member, directory: str, logfile: st
         f"maxmemory {blueprint.tuning.memory_bytes}",
         "maxmemory-policy noeviction",
         "",
-        *_replication(blueprint),
+        *_replication(blueprint, member),
         "",
         *_cluster(blueprint, member),
     ]
@@ -180,13 +181,14 @@ def _place(member: Member, directory: str, logfile: str) -> Sequence[str]:
     ]
 
 
-def _replication(blueprint: Blueprint) -> Sequence[str]:
+def _replication(blueprint: Blueprint, member: Member) -> Sequence[str]:
     copies = blueprint.rings.holders_count - 1
     backlog = max(_BACKLOG_BYTES_MIN, blueprint.tuning.memory_bytes // _BACKLOG_PART)
     return [
         "# A master that has lost its copies takes no new messages.",
         f"min-replicas-to-write {min(1, copies)}",
         "min-replicas-max-lag 3",
+        f"replica-announce-ip {member.host}",
         f"repl-backlog-size {backlog}",
         "repl-diskless-sync yes",
         "repl-diskless-sync-delay 1",

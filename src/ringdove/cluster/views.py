@@ -46,7 +46,7 @@ class View(NamedTuple):
     linked: bool
     #: Bytes of changes it has made or taken over.
     offset: int
-    #: As a master: the bytes that copies have confirmed, and seconds since, by port.
+    #: As a master: the bytes that copies have confirmed, and seconds since.
     copies: dict[NodeAddress, tuple[int, int]]
 
     @property
@@ -100,12 +100,13 @@ def parse_nodes(text: str, own_host: str) -> list[Node]:
     nodes = []
     for line in text.splitlines():
         node_id, place, flags, master, _, _, epoch, _, *slots = line.split()
-        address = place.partition(",")[0].partition("@")[0]
-        host, _, port = address.rpartition(":")
+        ip_and_ports, *further = place.split(",")
+        ip, _, port = ip_and_ports.partition("@")[0].rpartition(":")
+        name = further[0] if further and "=" not in further[0] else ""
         nodes.append(
             Node(
                 node_id,
-                NodeAddress(host or own_host, int(port)),
+                NodeAddress(name or ip or own_host, int(port)),
                 frozenset(flags.split(",")),
                 "" if master == "-" else master,
                 int(epoch),

@@ -1,0 +1,316 @@
+"""A cluster in rings on this machine: every server is a directory and a handful of processes.
+
+    DIR/cluster.json      the blueprint, and the id of every process
+    DIR/B/A1/redis.conf   the process of server B that holds shard A1; its log and data beside it
+
+Commands find the cluster by its directory; nothing needs to run between them.
+
+*No empty master.* A master that starts empty before its copies have noticed its absence wipes them.
+So a process that was a master is started again only when another has taken its shard over, or when
+it has its append-only file; one that has lost it is given a new identity and joins as a copy. The
+file is second best: unless every change is synced, it lacks the last second, which copies have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from ringdove.cluster import forming, processes
+from ringdove.cluster.forming import Handed, ignore
+from ringdove.cluster.layout import (
+    Blueprint,
+    Member,
+    Tuning,
+    decode_blueprint,
+    lay_out,
+    redis_conf,
+)
+from ringdove.cluster.processes import Running
+from ringdove.cluster.status import ClusterStatus, look_at
+from ringdove.errors import InvalidArgument, StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from ringdove.cluster.forming import Show
+    from ringdove.core.ring import Rings
+
+HOST = "127.0.0.1"
+
+
+class _Record(msgspec.Struct, kw_only=True):
+    """What is written to cluster.json."""
+
+    blueprint: Blueprint
+    #: Process ids by the member's name.
+    pids: dict[str, int]
+    #: Whether the processes once were one cluster.
+    formed: bool = False
+    #: Whether `down` was the last that was said.
+    stopped: bool = False
+
+
+class Returned(NamedTuple):
+    """What a restart or a resume has done."""
+
+    started: list[str]
+    #: Those that had lost their data and came back as copies under a new identity.
+    joined: list[str]
+    handed: list[Handed]
+
+
+class LocalCluster:
+    """A cluster below one directory."""
+
+    def __init__(self, directory: Path, record: _Record) -> None:
+        self.directory = directory
+        self._record = record
+
+    @classmethod
+    def make(cls, directory: Path, rings: Rings, tuning: Tuning) -> LocalCluster:
+        """A new cluster in a directory that is empty or missing; nothing is started yet."""
+        processes.redis_program()
+        if directory.exists() and any(directory.iterdir()):
+            raise InvalidArgument(f"Directory {directory} is not empty: name another.")
+        count = sum(map(len, rings.placement()))
+        ports = iter(processes.free_ports(2 * count, HOST))
+        blueprint = lay_out(
+            rings, tuning, lambda _server, _ring: HOST, lambda *_: (next(ports), next(ports))
+        )
+        directory.mkdir(parents=True, exist_ok=True)
+        cluster = cls(directory.absolute(), _Record(blueprint=blueprint, pids={}, stopped=True))
+        cluster._save()
+        return cluster
+
+    @classmethod
+    def open(cls, directory: Path) -> LocalCluster:
+        """The cluster that was made in a directory."""
+        return cls(directory.absolute(), _read(directory))
+
+    @staticmethod
+    def exists(directory: Path) -> bool:
+        """Whether a cluster was made in a directory."""
+        return (directory / "cluster.json").exists()
+
+    # -- looking --------------------------------------------------------------------------------
+
+    @property
+    def blueprint(self) -> Blueprint:
+        """Its shape and its processes."""
+        return self._record.blueprint
+
+    @property
+    def url(self) -> str:
+        """What a store connects to."""
+        return self.blueprint.url
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether `down` was said, by anybody."""
+        return _read(self.directory).stopped
+
+    def running(self, members: Sequence[Member] | None = None) -> list[Running]:
+        """The processes of members, or all, that are alive."""
+        chosen = self.blueprint.members if members is None else members
+        return [found for found in map(self._running, chosen) if processes.is_alive(found)]
+
+    def paused(self) -> set[str]:
+        """The members that are stopped by a signal."""
+        members = self.blueprint.members
+        return {m.name for m in members if processes.is_paused(self._running(m))}
+
+    def _running(self, member: Member) -> Running:
+        pid = self._record.pids.get(member.name, 0)
+        return Running(pid, self._place(member) / "redis.conf")
+
+    def _place(self, member: Member) -> Path:
+        return self.directory / member.server / member.shard
+
+    def _save(self) -> None:
+        path = self.directory / "cluster.json"
+        scratch = path.with_suffix(".new")
+        scratch.write_bytes(msgspec.json.format(msgspec.json.encode(self._record)))
+        scratch.replace(path)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other commands from starting or ending processes at the same time."""
+        descriptor = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            self._record = _read(self.directory)
+            yield
+        finally:
+            os.close(descriptor)
+
+    # -- starting and ending --------------------------------------------------------------------
+
+    def up(self, show_started: Show = ignore, show_settled: Show = ignore) -> None:
+        """Start all processes and make them one cluster, or what it was before `down`.
+
+        When that fails, or is interrupted, what was started is ended.
+        """
+        with self._alone():
+            if self.running():
+                raise StoreUnavailable(
+                    f"The cluster in {self.directory} runs already; end it with "
+                    f"'ringdove cluster down --dir {self.directory}'."
+                )
+            self._record.stopped = False
+            try:
+                strangers = self._start(self.blueprint.members, show_started)
+                if self._record.formed:
+                    self._put_in_place(strangers)
+                    forming.await_settled(self.blueprint, show=show_settled)
+                    forming.hand_back(self.blueprint)
+                else:
+                    forming.form(self.blueprint, show_settled)
+                    self._record.formed = True
+                    self._save()
+            except BaseException:
+                self._end()
+                raise
+
+    def down(self) -> list[int]:
+        """End all processes; their ids. What they hold stays in the directory."""
+        with self._alone():
+            return self._end()
+
+    def _end(self) -> list[int]:
+        ended = processes.end([self._running(member) for member in self.blueprint.members])
+        self._record.stopped = True
+        self._record.pids = {}
+        self._save()
+        return ended
+
+    def _start(self, members: Sequence[Member], show: Show = ignore) -> list[Member]:
+        """Start processes and wait for their answers; those that come without their past."""
+        program = processes.redis_program()
+        strangers = [member for member in members if self._must_begin_anew(member)]
+        for member in strangers:
+            (self._place(member) / "nodes.conf").unlink(missing_ok=True)
+        for member in members:
+            place = self._place(member)
+            place.mkdir(parents=True, exist_ok=True)
+            conf = place / "redis.conf"
+            conf.write_text(redis_conf(self.blueprint, member, str(place)))
+            self._record.pids[member.name] = processes.start(program, conf).pid
+        self._save()
+        forming.await_answers(members, show, lambda: self._check_alive(members))
+        return strangers
+
+    def _check_alive(self, members: Sequence[Member]) -> None:
+        for member in members:
+            process = self._running(member)
+            if not processes.is_alive(process):
+                words = processes.last_words(process)
+                raise StoreUnavailable(f"Redis of {member.name} has ended: {words}.")
+
+    def _must_begin_anew(self, member: Member) -> bool:
+        """Whether a process has lost what it was, or was a master and has lost what it held."""
+        if not self._record.formed:
+            return False
+        try:
+            nodes = (self._place(member) / "nodes.conf").read_text()
+        except FileNotFoundError:
+            nodes = ""
+        if nodes and ("myself,master" not in nodes or self._has_log(member)):
+            return False
+        if self.blueprint.rings.holders_count == 1:
+            raise StoreUnavailable(
+                f"{member.name} has lost its data, and there is no copy. Make a new cluster."
+            )
+        return True
+
+    def _has_log(self, member: Member) -> bool:
+        place = self._place(member) / "appendonlydir"
+        return any(place.glob("*.manifest")) and any(place.glob("*.aof"))
+
+    # -- failures, and coming back --------------------------------------------------------------
+
+    def kill(self, server: str) -> list[int]:
+        """End all processes of a server at once, as a power cut would; their ids."""
+        return processes.kill(self.running(self.blueprint.on(server)))
+
+    def pause(self, server: str) -> list[int]:
+        """Stop all processes of a server where they are; their ids."""
+        return processes.pause(self.running(self.blueprint.on(server)))
+
+    def resume(self, server: str, *, hand_back: bool = True) -> Returned:
+        """Let the processes of a server go on, and give it its masters back."""
+        members = self.blueprint.on(server)
+        processes.send_signal(self.running(members), signal.SIGCONT)
+        alive = [m for m in members if processes.is_alive(self._running(m))]
+        forming.await_settled(self.blueprint, alive)
+        return Returned([], [], forming.hand_back(self.blueprint) if hand_back else [])
+
+    def status(self) -> ClusterStatus:
+        """Who is master and copy of what."""
+        return look_at(self.blueprint, self.paused())
+
+    def await_taken_over(self, server: str) -> bool:
+        """Wait until other servers serve what a server held; False when they do not, in time."""
+        return forming.await_taken_over(self.blueprint, server)
+
+    def restart(self, server: str, *, at_once: bool = False, hand_back: bool = True) -> Returned:
+        """Start a server again, safely, and give it its masters back.
+
+        One that runs hands its masters over first: nothing is interrupted. One that was killed
+        waits until others have taken over; with `at_once` it does not if it has its append-only
+        file. That is safe when every change was synced to it (fsync `always`): with `everysec` the
+        last second may be missing, and copies that have it lose it to the master that does not.
+        """
+        with self._alone():
+            members = self.blueprint.on(server)
+            if self.running(members):
+                forming.hand_over(self.blueprint, server)
+                processes.end(self.running(members))
+            elif not at_once or any(map(self._must_begin_anew, members)):
+                self.await_taken_over(server)
+            strangers = self._start(members)
+            self._put_in_place(strangers)
+            forming.await_settled(self.blueprint, members)
+            handed = forming.hand_back(self.blueprint) if hand_back else []
+        return Returned([m.name for m in members], [m.name for m in strangers], handed)
+
+    def _put_in_place(self, strangers: Sequence[Member]) -> None:
+        """Have processes without their past join as copies of what others hold."""
+        if not strangers:
+            return
+        shards = sorted({member.shard for member in strangers})
+        unserved = forming.await_served(self.blueprint, shards)
+        if unserved:
+            forming.promote(self.blueprint, unserved)
+            unserved = forming.await_served(self.blueprint, unserved)
+        if unserved:
+            processes.end(self.running(strangers))
+            raise StoreUnavailable(
+                f"{', '.join(m.name for m in strangers)} lost their data, and nobody serves "
+                f"{', '.join(unserved)}: start the servers first that hold a copy."
+            )
+        forming.join_as_copies(self.blueprint, strangers)
+
+
+def _read(directory: Path) -> _Record:
+    """What was written to cluster.json."""
+    path = directory / "cluster.json"
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise InvalidArgument(
+            f"There is no cluster in {directory}. Make one with "
+            f"'ringdove cluster up --dir {directory}'."
+        ) from error
+    try:
+        raw = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        decode_blueprint(bytes(raw["blueprint"]), str(path))
+        return msgspec.json.decode(data, type=_Record)
+    except (msgspec.DecodeError, KeyError) as error:
+        raise InvalidArgument(f"{path} describes no cluster: {error}.") from error
