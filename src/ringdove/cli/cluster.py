@@ -200,9 +200,16 @@ def up(
     else:
         cluster = _make(dir, given)
     with _terminated_like_interrupted():
-        _start(cluster, as_json=json)
-        if not detach:
-            _stay(cluster)
+        took_s = _start(cluster)
+        try:
+            _tell_start(cluster, took_s, as_json=json)
+            if not detach:
+                _stay(cluster)
+        except BaseException as error:
+            ended = cluster.down()
+            if not isinstance(error, KeyboardInterrupt):
+                raise
+            say(f"Ended {len(ended)} processes.")
 
 
 def _make(directory: Path, given: dict[str, Any]) -> LocalCluster:
@@ -230,12 +237,17 @@ def _check_as_before(blueprint: Blueprint, given: dict[str, Any]) -> None:
             )
 
 
-def _start(cluster: LocalCluster, *, as_json: bool) -> None:
+def _start(cluster: LocalCluster) -> float:
+    """Start it; seconds that this took. Interrupted or failing, it leaves nothing running."""
     total = len(cluster.blueprint.members)
     begun_s = time.monotonic()
     with progress("starting the cluster", 2 * total) as show:
         cluster.up(show, lambda settled: show(total + settled))
-    took_s = round(time.monotonic() - begun_s, 2)
+    return round(time.monotonic() - begun_s, 2)
+
+
+def _tell_start(cluster: LocalCluster, took_s: float, *, as_json: bool) -> None:
+    total = len(cluster.blueprint.members)
     if as_json:
         emit_json(
             {
@@ -247,24 +259,21 @@ def _start(cluster: LocalCluster, *, as_json: bool) -> None:
             }
         )
     else:
-        say(f"{total} processes of {cluster.blueprint.servers} servers run after {took_s} s.")
+        count = cluster.blueprint.servers
+        servers = f"{count} servers" if count > 1 else "one server"
+        say(f"{total} processes of {servers} run after {took_s} s.")
         _say_failures(cluster.blueprint)
         print(cluster.url)
     sys.stdout.flush()
 
 
 def _stay(cluster: LocalCluster) -> None:
-    """Wait until Ctrl-C, or until somebody else has ended the cluster."""
+    """Wait until somebody else has ended the cluster, or Ctrl-C."""
     say("Ctrl-C ends.")
-    try:
-        while not cluster.was_stopped:
-            cluster.running()  # Takes notice of those that were killed.
-            time.sleep(_LOOK_S)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        ended = cluster.down()
-    say(f"Ended {len(ended)} processes." if ended else "Somebody else has ended the cluster.")
+    while not cluster.was_stopped:
+        cluster.running()  # Takes notice of those that were killed.
+        time.sleep(_LOOK_S)
+    say("Somebody else has ended the cluster.")
 
 
 @contextmanager

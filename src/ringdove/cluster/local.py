@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -155,7 +156,8 @@ class LocalCluster:
     def up(self, show_started: Show = ignore, show_settled: Show = ignore) -> None:
         """Start all processes and make them one cluster, or what it was before `down`.
 
-        When that fails, or is interrupted, what was started is ended.
+        When that fails, or is interrupted, what was started is ended, and what never was a cluster
+        is removed: the next attempt takes other ports.
         """
         with self._alone():
             if self.running():
@@ -176,7 +178,15 @@ class LocalCluster:
                     self._save()
             except BaseException:
                 self._end()
+                if not self._record.formed:
+                    self._discard()
                 raise
+
+    def _discard(self) -> None:
+        for server in self.blueprint.rings.names:
+            shutil.rmtree(self.directory / server, ignore_errors=True)
+        for name in ("cluster.json", "lock"):
+            (self.directory / name).unlink(missing_ok=True)
 
     def down(self) -> list[int]:
         """End all processes; their ids. What they hold stays in the directory."""

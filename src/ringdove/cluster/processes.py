@@ -27,6 +27,9 @@ END_S = 15.0
 
 _LOOK_S = 0.02
 
+#: Seconds that the system takes at most to make a process what it is to be.
+_BEGIN_S = 1.0
+
 #: Ports below those that the system gives to outgoing connections: one of these could otherwise
 #: have taken the port of a process that was killed before it starts again.
 _PORT_MIN, _OUTGOING_PORT_MIN = 10_000, 32_768
@@ -62,7 +65,11 @@ def start(program: str, conf: Path) -> Running:
     ]
     arguments = [program, str(conf)]
     pid = os.posix_spawn(program, arguments, os.environ, file_actions=actions, setsid=True)
-    return Running(pid, conf)
+    process = Running(pid, conf)
+    deadline_s = time.monotonic() + _BEGIN_S
+    while not is_alive(process) and time.monotonic() < deadline_s:
+        time.sleep(_BEGIN_S / 1000)  # A new process has no command line for a moment.
+    return process
 
 
 def is_alive(process: Running) -> bool:
@@ -90,10 +97,8 @@ def _state(process: Running) -> str | None:
         threads = len(list((place / "task").iterdir()))
     except (OSError, IndexError):
         return None
-    if not command:
-        # One that was just started has no command line yet; one that has ended has none any more,
-        # but its ports are taken until its last thread is gone.
-        return state if state not in "ZX" or threads > 1 else None
+    if state in "ZX":
+        return state if threads > 1 else None  # Its ports are taken until the last one is gone.
     return state if os.fsencode(process.conf) in command.split(b"\0") else None
 
 
