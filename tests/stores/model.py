@@ -123,6 +123,15 @@ class Model:
             if self._out(sub, offset, now_ms) and not self.subs[sub][offset].released
         ]
 
+    def delayed(self, sub: str, now_ms: int) -> list[int]:
+        """The offsets that wait for their time: released ones, and those that were sent so."""
+        return [
+            offset
+            for offset in self.undone(sub)
+            if (self._out(sub, offset, now_ms) and self.subs[sub][offset].released)
+            or self.messages[offset].not_before_ms > now_ms
+        ]
+
     def group(self, offset: int) -> object:
         """What must stay in order with this message."""
         if self.settings.order == "key":

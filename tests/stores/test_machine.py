@@ -1,4 +1,4 @@
-"""Random operations on the memory store, the embedded store and the naive model (I2-I7).
+"""Random operations on the memory store, the embedded store, the fabric and the naive model (I2-I7).
 
 `RINGDOVE_EXAMPLES` raises the number of runs and makes them differ from time to time.
 """
@@ -6,14 +6,18 @@
 from __future__ import annotations
 
 import os
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ringdove.core.settings import QueueSettings
 from stores.machine import Sides
+
+if TYPE_CHECKING:
+    from fabric.redis import RedisProcess
 
 _EXAMPLES = os.environ.get("RINGDOVE_EXAMPLES")
 _RUNS = settings(
@@ -43,6 +47,7 @@ class StoreMachine(RuleBasedStateMachine):
     """What users of one stripe may do, in any order."""
 
     order: ClassVar[str] = "loose"
+    redis: ClassVar[RedisProcess]
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +65,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.sides = Sides(
             QueueSettings.make(
                 durability="memory", order=self.order, backoff_ms=20, backoff_ms_max=70, **chosen
-            )
+            ),
+            self.redis,
         )
         self.append(blocks)
 
@@ -83,7 +89,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def anything_leased(self) -> bool:
         assert self.sides is not None
-        return bool(self.sides.memory.leases and self.sides.embedded.leases)
+        return all(side.leases for side in self.sides.all)
 
     # -- the daily work -------------------------------------------------------------------------
 
@@ -204,6 +210,12 @@ class StrictMachine(StoreMachine):
 StoreMachine.TestCase.settings = _RUNS
 KeyMachine.TestCase.settings = _RUNS
 StrictMachine.TestCase.settings = _RUNS
+
+
+@pytest.fixture(autouse=True)
+def _redis(redis: RedisProcess) -> None:
+    """A state machine takes no fixtures."""
+    StoreMachine.redis = redis
 
 
 class TestLooseQueue(StoreMachine.TestCase):

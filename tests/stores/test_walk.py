@@ -1,4 +1,4 @@
-"""Long seeded walks of both stores beside the model: deep states that short random runs miss.
+"""Long seeded walks of the stores beside the model: deep states that short random runs miss.
 
 Where the machine looks everywhere and shrinks what it finds, a walk goes far. A failing one is
 repeated by its seed.
@@ -18,6 +18,8 @@ from stores.machine import Sides
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fabric.redis import RedisProcess
+
 STEPS = 400
 WALKS = max(4, int(os.environ.get("RINGDOVE_EXAMPLES", "0")) // 10)
 KEYS = [b"a", b"b", b"c", b"d", b""]
@@ -26,8 +28,9 @@ KEYS = [b"a", b"b", b"c", b"d", b""]
 class Walk:
     """Random work on one stripe, mostly sensible, now and then an upheaval."""
 
-    def __init__(self, order: str, seed: int, *, spread: bool) -> None:
+    def __init__(self, order: str, seed: int, redis: RedisProcess, *, spread: bool) -> None:
         self.chance = Random(seed)
+        self.order = order
         self.sent = 0
         self.spreads = [1, 3, 10] if spread else [1]
         self.sides = Sides(
@@ -43,6 +46,7 @@ class Walk:
                 body_bytes_max=100,
                 when_full=self.pick("refuse", "drop-oldest"),
             ),
+            redis,
             alike=not spread,
         )
         self.steps: list[tuple[Callable[[], None], int]] = [
@@ -56,6 +60,7 @@ class Walk:
             (self.subscribe, 1),
             (self.commit, 1),
             (self.configure, 1),
+            (self.stream, 1),
             (self.sides.reopen, 1),
         ]
 
@@ -110,7 +115,7 @@ class Walk:
         ]
 
     def settle(self, verb: str, wait: int | None) -> None:
-        if self.sides.memory.leases and self.sides.embedded.leases:
+        if all(side.leases for side in self.sides.all):
             self.sides.do("settle", verb, self.picks(), wait)
 
     def acknowledge(self) -> None:
@@ -142,7 +147,13 @@ class Walk:
         ahead = self.sides.memory.model.floor(sub) + self.pick(-1, 1, 2, 4)
         self.sides.do("commit", sub, min(1.0, max(0, ahead) / tail))
 
+    def stream(self) -> None:
+        self.sides.do("stream", self.sub())
+
     def configure(self) -> None:
+        if self.pick(*[False] * 7, True):
+            self.sides.do("reorder", self.pick("loose", "strict", self.order))
+            return
         self.sides.do(
             "configure",
             self.pick(
@@ -157,10 +168,10 @@ class Walk:
 
 @pytest.mark.parametrize("seed", range(WALKS))
 @pytest.mark.parametrize("kind", ["loose", "spread", "key", "strict"])
-def test_a_long_walk_keeps_every_promise(kind: str, seed: int) -> None:
+def test_a_long_walk_keeps_every_promise(kind: str, seed: int, redis: RedisProcess) -> None:
     """I2-I7."""
     spread = kind == "spread"
-    walk = Walk("loose" if spread else kind, seed, spread=spread)
+    walk = Walk("loose" if spread else kind, seed, redis, spread=spread)
     try:
         for _ in range(STEPS):
             walk.step()

@@ -1,60 +1,92 @@
 #!lua name=ringdove
 
--- The queue-type KVS (T2.2): every operation of a store on a stripe is one function, atomic on its
--- master. All keys of a stripe share one hash tag and are passed in KEYS, in this order:
+-- The queue-type KVS (T2.2): every operation of a store on a stripe is one function, atomic on its master. All keys of a
+-- stripe share one hash tag and are passed in KEYS, in this order:
 --
---    1 m  string   the stripe: settings that count here, positions, subscriptions (cmsgpack)
+--    1 m  hash     the stripe: s its state, c its settings, =NAME each subscription (all cmsgpack)
 --    2 l  stream   the log: id = offset of a block's last message, fields b (block), s (stored ms)
---    3 n  zset     notes on blocks, in lexical order: last offset, then count, base, not before,
---                  stored, bytes
+--    3 n  zset     notes on blocks, in lexical order: last offset, count, bytes, stored, not before
 --    4 k  hash     key hashes of blocks of key-ordered queues, by last offset
---    5 p  hash     producers: next sequence, sequence, base and time of the last segment
+--    5 p  hash     producers: next sequence, sequence and base of the last segment
 --    6 i  hash     message ids: offset, when seen
 --    7 j  zset     message ids by when they were seen
---    8 h  hash     runs that are leased, waiting or ready, by subscription and first offset
---    9 x  zset     their places, in lexical order
---   10 t  zset     those that wait for a time (lease or delay), by that time
---   11 r  zset     those that are ready, in lexical order
---   12 w  zset     ready runs of groups: subscription, key hash, first offset
---   13 g  hash     groups: runs out, runs waiting, place in line
---   14 q  zset     the line of ready groups: subscription, place, key hash
---   15 d  zset     what is done above the floor: subscription, first offset, end
---   16 c  zset     floors by when they were reached, where done messages are kept
+--    8 x  zset     the index of all subscriptions, in lexical order; see below
+--    9 f  zset     subscriptions by floor
+--   10 y  zset     delayed blocks, in lexical order: last offset, count, not before
+--   11 o  zset     producers by when they were heard last
+--   12 c  zset     where done messages are kept: floors of all subscriptions together, and when they were reached
 --
--- Numbers inside members are eight bytes, big-endian, so lexical order is numerical order.
--- Subscriptions are numbered; two bytes name one. Tokens are fifteen hexadecimal digits.
--- Refusals are answered as {'!', code, text, number}. Version 1.
+-- A member of the index begins with the number of its subscription (four bytes) and a letter:
+--
+--    d  lo, hi             messages that are done above the floor
+--    g  group, out, place  a group (key hash) with runs out, or in line
+--    q  place, group       the line of groups that have something waiting and nothing out
+--    r  lo                 a run that is ready, where order is not by key
+--    t  till, lo           a run that is leased or waits for its time
+--    w  group, lo, hi      a run that is ready in its group; 'x' behind it when it is written below too
+--    x  lo, hi, ...        a run that was handed out once, waits for its time, or was passed over
+--
+-- Below a subscription's `scan` everything that is not done is in x or w; above it nothing is written. Where a run is
+-- follows from its state, so `enter` and `leave` keep the index and all counters in step. Nothing below the floor is in x;
+-- a group's list is cut to the floor when its turn comes. A subscription that loses everything (purge) takes a new
+-- number, and what is under the old one is swept up little by little.
+--
+-- Numbers inside members are big-endian, so lexical order is numerical order; all are below 2^53. Tokens are fifteen
+-- hexadecimal digits. Whatever a call does is bounded by the limits it brings; one that has to stop says so and is called
+-- again. Refusals are answered as {'!', code, text, number}. Version 1.
 
-local M, LOG, NOTES, HASHES, PRODUCERS, IDS, SEEN = 1, 2, 3, 4, 5, 6, 7
-local RUNS, PLACES, TIMED, READY, WAITING, GROUPS, LINE, DONE, MARKS = 8, 9, 10, 11, 12, 13, 14, 15, 16
+local M, LOG, NOTES, HASHES, PRODUCERS, IDS, SEEN, INDEX, FLOORS, DELAYS, HEARD, MARKS = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
 local IS_READY, IS_LEASED, IS_WAITING = 0, 1, 2
-local NO_GROUP = ''
+local NUMBER_MAX = 2 ^ 53
 -- Offsets that one epoch may use up.
 local SKIP = 2 ^ 32
+-- Words of one command, and members or notes that are read at once.
+local WORDS_MAX, SOME = 1000, 100
+-- Members of a forgotten subscription that one call sweeps up.
+local SWEEP = 1000
+-- Runs that one call gives up when what is below an offset expires.
+local DROPS_MAX = 2000
+-- Groups that one call looks at; those that have lost all their messages give nothing.
+local VISITS_MAX = 5000
+-- Messages that a claim may name; no lease has more.
+local CLAIM_MAX = 100000
+-- Delayed blocks that statistics look at.
+local DELAYS_MAX = 10000
+-- So many marks of what is kept there are at most; one may be late by this part of the time.
+local MARK_PART = 1000
 
--- These are there only while a function runs.
-local function call(...) return redis.call(...) end
-local function pack(value) return cmsgpack.pack(value) end
-local function unpack_(text) return cmsgpack.unpack(text) end
+-- Set when a function runs; it is not there before.
+local call
 
 local function be(number) return struct.pack('>I8', number) end
 local function number_at(text, at) return (struct.unpack('>I8', text, at)) end
+-- Small numbers as words of a command, which is slow to make.
+local written = {}
+local function word(number)
+  local text = written[number]
+  if not text then
+    text = tostring(number)
+    if number <= 1000 then written[number] = text end
+  end
+  return text
+end
+local function digits(number) return string.format('%.0f', number) end
 
-local function refuse(code, text, number) return {'!', code, text, tostring(number or 0)} end
+local function refuse(code, text, number) return {'!', code, text, number or 0} end
 
 local function raise(code, text, number) error({refusal = refuse(code, text, number)}, 0) end
 
 -- The stripe that the running function has loaded.
 local current = nil
 
--- Runs a function; a refusal that was raised becomes its answer, and what was tidied stays so.
+-- Runs a function; a refusal that was raised becomes its answer, and what was changed before stays so.
 local function guarded(work)
   return function(keys, args)
-    current = nil
+    current, call = nil, redis.call
     local ok, answer = pcall(work, keys, args)
     if ok then return answer end
-    if type(answer) ~= 'table' or not answer.refusal then error(answer) end
     if current then current:save() end
+    if type(answer) ~= 'table' or not answer.refusal then error(answer) end
     return answer.refusal
   end
 end
@@ -65,18 +97,75 @@ local function now_of(given)
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
 
+-- Calls a command with as many words as it takes, some at a time.
+local function in_parts(command, key, words)
+  for at = 1, #words, WORDS_MAX do
+    call(command, key, unpack(words, at, math.min(at + WORDS_MAX - 1, #words)))
+  end
+end
+
 -- Stripes --------------------------------------------------------------------------------------
 
 local Stripe = {}
 Stripe.__index = Stripe
 
-local function load(keys, version, given_now)
-  local raw = call('GET', keys[M])
-  if not raw then raise('queue_not_found', 'There is no such stripe; its queue was deleted.') end
-  local self = setmetatable(unpack_(raw), Stripe)
-  self.keys = keys
-  self.now = math.max(now_of(given_now), self.clock)
-  self.clock = self.now
+local function pack_state(self)
+  return cmsgpack.pack(self.epoch, self.tail, self.stable, self.head, self.dropped, self.nbytes, self.numbered, self.owner,
+    self.oldest, self.kept, self.marked, self.marked_at, self.delays, self.garbage)
+end
+
+local function unpack_state(self, raw)
+  self.epoch, self.tail, self.stable, self.head, self.dropped, self.nbytes, self.numbered, self.owner, self.oldest,
+    self.kept, self.marked, self.marked_at, self.delays, self.garbage = cmsgpack.unpack(raw)
+end
+
+local function pack_settings(self)
+  return cmsgpack.pack(self.version, self.order, self.retention, self.keep, self.dedup, self.bytes_max, self.drops,
+    self.receives_max, self.backoff, self.backoff_max, self.copies, self.when_short)
+end
+
+local function unpack_settings(self, raw)
+  self.version, self.order, self.retention, self.keep, self.dedup, self.bytes_max, self.drops, self.receives_max,
+    self.backoff, self.backoff_max, self.copies, self.when_short = cmsgpack.unpack(raw)
+end
+
+local function pack_subscription(sub)
+  return cmsgpack.pack(sub.number, sub.floor, sub.scan, sub.fence, sub.owner, sub.held, sub.leased, sub.delayed, sub.above,
+    sub.leases, sub.place, sub.scan_due)
+end
+
+local function unpack_subscription(sub, raw)
+  sub.number, sub.floor, sub.scan, sub.fence, sub.owner, sub.held, sub.leased, sub.delayed, sub.above, sub.leases,
+    sub.place, sub.scan_due = cmsgpack.unpack(raw)
+end
+
+local function prefix_of(number) return struct.pack('>I4', number) end
+
+function Stripe:take_in(name, raw)
+  local sub = {name = name, raw = raw, groups = {}}
+  unpack_subscription(sub, raw)
+  sub.own, sub.written_floor = prefix_of(sub.number), sub.floor
+  self.subs[name] = sub
+  return sub
+end
+
+-- Reads a stripe and perhaps one of its subscriptions, without changing anything.
+local function look(keys, name)
+  local state, settings, sub = unpack(call('HMGET', keys[M], 's', 'c', '=' .. (name or '')))
+  if not state then raise('queue_not_found', 'There is no such stripe; its queue was deleted.') end
+  local self = setmetatable({keys = keys, subs = {}, drops_left = DROPS_MAX, raw = string.sub(state, 9)}, Stripe)
+  self.clock = number_at(state, 1)
+  self.now = self.clock
+  unpack_state(self, self.raw)
+  unpack_settings(self, settings)
+  if sub then self:take_in(name, sub) end
+  return self
+end
+
+-- Reads a stripe for a change. The time never runs backwards; nil leaves it where it was.
+local function load(keys, version, given_now, name)
+  local self = look(keys, name)
+  if given_now then self.now = math.max(now_of(given_now), self.clock) end
   version = tonumber(version)
   if version ~= 0 and version ~= self.version then
     raise('settings_stale', "The queue's settings have version " .. self.version .. ', not '
@@ -95,97 +184,190 @@ function Stripe:check_owner()
   if self.owner ~= '' then
     local skipped = (math.floor(self.tail / SKIP) + 1) * SKIP
     self.epoch = self.epoch + 1
-    for _, sub in pairs(self.subs) do self:add_done(sub, self.tail, skipped) end
+    for _, sub in pairs(self:everybody()) do self:add_done(sub, self.tail, skipped) end
     self.tail = skipped
+    if self.oldest < 0 then self.head = skipped end
   end
   self.owner = me
 end
 
-function Stripe:save()
-  local keys, now = self.keys, self.now
-  self.keys, self.now = nil, nil
-  call('SET', keys[M], pack(self))
-  self.keys, self.now = keys, now
+-- Writes what has changed. An answer that copies must have is followed by WAIT, which waits for the last change of its
+-- connection: such a call always changes something (the default), because others may have done what it answers.
+function Stripe:save(only_if_changed)
+  local words, state = nil, pack_state(self)
+  for name, sub in pairs(self.subs) do
+    if next(sub.groups) then self:save_groups(sub) end
+    self:save_floor(sub)
+    local raw = pack_subscription(sub)
+    if raw ~= sub.raw then
+      words = words or {}
+      words[#words + 1], words[#words + 2] = '=' .. name, raw
+      sub.raw = raw
+    end
+  end
+  if only_if_changed and not words and state == self.raw then return end
+  call('HSET', self.keys[M], 's', be(self.now) .. state)
+  if words then in_parts('HSET', self.keys[M], words) end
 end
 
 function Stripe:announce(channel)
   if channel ~= '' then call('SPUBLISH', channel, '') end
 end
 
--- The note on the block that holds an offset, or on the first one behind it.
-function Stripe:note_at(offset)
-  local found = call('ZRANGEBYLEX', self.keys[NOTES], '[' .. be(offset), '+', 'LIMIT', 0, 1)[1]
-  if not found then return nil end
-  local last, count, base, not_before, stored, nbytes = struct.unpack('>I8I8I8I8I8I8', found)
-  return {member = found, last = last, stop = last + 1, count = count, base = base,
-    not_before = not_before, stored = stored, nbytes = nbytes}
+-- Notes on blocks ------------------------------------------------------------------------------
+
+local function read_note(member)
+  local last, count, nbytes, stored, not_before = struct.unpack('>I8I4I4I8I8', member)
+  return {last = last, stop = last + 1, count = count, base = last + 1 - count, nbytes = nbytes, stored = stored,
+    not_before = not_before}
+end
+
+-- Answers, one by one, the notes on the block that holds an offset, or on the first one behind it, and those that follow.
+function Stripe:notes_from(offset)
+  local some, at, size = {}, 0, 1
+  return function()
+    at = at + 1
+    if at > #some then
+      if #some > 0 and #some < size then return nil end
+      if #some > 0 then size = SOME end
+      some = call('ZRANGEBYLEX', self.keys[NOTES], '[' .. be(offset), '+', 'LIMIT', '0', word(size))
+      at = 1
+      if #some == 0 then return nil end
+    end
+    local note = read_note(some[at])
+    offset = note.stop
+    return note
+  end
+end
+
+function Stripe:note_at(offset) return self:notes_from(offset)() end
+
+-- Subscriptions --------------------------------------------------------------------------------
+
+function Stripe:maybe_subscription(name)
+  local sub = self.subs[name]
+  if sub then return sub end
+  local raw = call('HGET', self.keys[M], '=' .. name)
+  return raw and self:take_in(name, raw)
+end
+
+-- A few of the names that there are, for those who look for another.
+function Stripe:known_names()
+  local names = call('ZRANGE', self.keys[FLOORS], '0', '20')
+  table.sort(names)
+  if #names == 0 then return 'none' end
+  if #names > 20 then names[21] = '...' end
+  return table.concat(names, ', ')
 end
 
 function Stripe:subscription(name)
-  local sub = self.subs[name]
+  local sub = self:maybe_subscription(name)
   if not sub then
-    local known = {}
-    for other in pairs(self.subs) do known[#known + 1] = other end
-    table.sort(known)
     raise('subscription_not_found', "There is no subscription '" .. name .. "' on this queue (it has: "
-      .. (#known > 0 and table.concat(known, ', ') or 'none') .. ').')
+      .. self:known_names() .. ').')
   end
   return sub
 end
 
-local function prefix(sub) return struct.pack('>I2', sub.number) end
-local function behind(sub) return struct.pack('>I2', sub.number + 1) end
-
-function Stripe:add_subscription(name, offset)
-  local count = 0
-  for _ in pairs(self.subs) do count = count + 1 end
-  self.numbered = self.numbered + 1
-  local floor = math.min(math.max(offset, self.head, self.dropped), self.tail)
-  local sub = {number = self.numbered, floor = floor, scan = floor, fence = 0, owner = '',
-    held = 0, leased = 0, delayed = 0, above = 0, leases = 0, place = 0, scan_due = 0}
-  self.subs[name] = sub
-  if self.keep > 0 then self:mark(sub) end
-  return sub, count
+-- All subscriptions.
+function Stripe:everybody()
+  local all = call('HGETALL', self.keys[M])
+  for at = 1, #all, 2 do
+    local name = string.sub(all[at], 2)
+    if string.sub(all[at], 1, 1) == '=' and not self.subs[name] then self:take_in(name, all[at + 1]) end
+  end
+  return self.subs
 end
 
--- Forgets everything that a subscription has in the stripe's keys.
-function Stripe:clear_subscription(sub)
-  local own, next_ = prefix(sub), behind(sub)
-  for _, key in ipairs(call('ZRANGEBYLEX', self.keys[PLACES], '[' .. own, '(' .. next_)) do
-    call('HDEL', self.keys[RUNS], key)
-    call('ZREM', self.keys[TIMED], key)
+function Stripe:new_number()
+  self.numbered = self.numbered + 1
+  return self.numbered
+end
+
+function Stripe:add_subscription(name, offset)
+  local floor = math.min(math.max(offset, self.head, self.dropped), self.tail)
+  local sub = {name = name, raw = '', groups = {}, number = self:new_number(), floor = floor, scan = floor, fence = 0,
+    owner = '', held = 0, leased = 0, delayed = 0, above = 0, leases = 0, place = 0, scan_due = 0}
+  sub.own = prefix_of(sub.number)
+  self.subs[name] = sub
+  return sub
+end
+
+-- Forgets everything that a subscription has in the index. What is much goes little by little, under its old number.
+function Stripe:forget(sub)
+  local from, to = '[' .. sub.own, '(' .. prefix_of(sub.number + 1)
+  local count = call('ZLEXCOUNT', self.keys[INDEX], from, to)
+  if count > SWEEP then
+    self.garbage = self.garbage .. sub.own
+    sub.number = self:new_number()
+    sub.own = prefix_of(sub.number)
+  elseif count > 0 then
+    call('ZREMRANGEBYLEX', self.keys[INDEX], from, to)
   end
-  for _, member in ipairs(call('ZRANGEBYLEX', self.keys[LINE], '[' .. own, '(' .. next_)) do
-    call('HDEL', self.keys[GROUPS], own .. string.sub(member, 11))
+  sub.leased, sub.delayed, sub.above, sub.leases, sub.scan_due = 0, 0, 0, 0, 0
+  sub.groups = {}
+end
+
+-- Removes some of what was forgotten.
+function Stripe:sweep()
+  if self.garbage == '' then return end
+  local own = string.sub(self.garbage, 1, 4)
+  local from, to = '[' .. own, '(' .. prefix_of((struct.unpack('>I4', own)) + 1)
+  local rest = call('ZRANGEBYLEX', self.keys[INDEX], from, to, 'LIMIT', word(SWEEP), '1')[1]
+  call('ZREMRANGEBYLEX', self.keys[INDEX], from, rest and '(' .. rest or to)
+  if not rest then self.garbage = string.sub(self.garbage, 5) end
+end
+
+function Stripe:save_floor(sub)
+  if sub.floor ~= sub.written_floor then
+    call('ZADD', self.keys[FLOORS], digits(sub.floor), sub.name)
+    sub.written_floor = sub.floor
   end
-  for _, field in ipairs(call('ZRANGEBYLEX', self.keys[WAITING], '[' .. own, '(' .. next_)) do
-    call('HDEL', self.keys[GROUPS], string.sub(field, 1, 10))
-  end
-  for _, at in ipairs({PLACES, READY, WAITING, LINE, DONE}) do
-    call('ZREMRANGEBYLEX', self.keys[at], '[' .. own, '(' .. next_)
-  end
+end
+
+-- Below it every subscription is done; without subscriptions nothing is.
+function Stripe:done_floor()
+  for _, sub in pairs(self.subs) do self:save_floor(sub) end
+  local lowest = call('ZRANGE', self.keys[FLOORS], '0', '0', 'WITHSCORES')[2]
+  return lowest and tonumber(lowest) or math.max(self.head, self.dropped)
+end
+
+-- The index ------------------------------------------------------------------------------------
+
+function Stripe:add(...) call('ZADD', self.keys[INDEX], ...) end
+function Stripe:remove(...) call('ZREM', self.keys[INDEX], ...) end
+
+-- The first members from one to another, which is not among them.
+function Stripe:some(from, to, most)
+  return call('ZRANGEBYLEX', self.keys[INDEX], '[' .. from, '(' .. to, 'LIMIT', '0', word(most))
+end
+
+function Stripe:first(from, to)
+  return call('ZRANGEBYLEX', self.keys[INDEX], '[' .. from, '(' .. to, 'LIMIT', '0', '1')[1]
+end
+
+function Stripe:last(from, to)
+  return call('ZREVRANGEBYLEX', self.keys[INDEX], '(' .. to, '[' .. from, 'LIMIT', '0', '1')[1]
 end
 
 -- Done -----------------------------------------------------------------------------------------
 
-function Stripe:mark(sub)
-  if self.keep > 0 then
-    call('ZADD', self.keys[MARKS], 'NX', self.now, prefix(sub) .. be(sub.floor))
-  end
-end
-
 -- Takes in runs of done offsets that the floor has reached.
 function Stripe:settle_floor(sub)
-  local own, next_ = prefix(sub), behind(sub)
-  while true do
-    local member = call('ZRANGEBYLEX', self.keys[DONE], '[' .. own, '(' .. next_, 'LIMIT', 0, 1)[1]
-    if not member or number_at(member, 3) > sub.floor then break end
-    local lo, hi = number_at(member, 3), number_at(member, 11)
-    call('ZREM', self.keys[DONE], member)
-    sub.above = sub.above - (hi - lo)
-    sub.floor = math.max(sub.floor, hi)
+  local most = 1
+  while sub.above > 0 do
+    local some, reached = self:some(sub.own .. 'd', sub.own .. 'e', most), {}
+    for _, member in ipairs(some) do
+      local lo, hi = number_at(member, 6), number_at(member, 14)
+      if lo > sub.floor then break end
+      reached[#reached + 1] = member
+      sub.above = sub.above - (hi - lo)
+      sub.floor = math.max(sub.floor, hi)
+    end
+    in_parts('ZREM', self.keys[INDEX], reached)
+    if #reached < most then break end
+    most = SOME
   end
-  self:mark(sub)
 end
 
 function Stripe:add_done(sub, lo, hi)
@@ -193,19 +375,31 @@ function Stripe:add_done(sub, lo, hi)
     sub.floor = math.max(sub.floor, hi)
     return self:settle_floor(sub)
   end
-  local own, done = prefix(sub), self.keys[DONE]
+  local own = sub.own .. 'd'
+  if sub.above > 0 then
+    local left = self:last(own, own .. be(lo))
+    local right = self:first(own .. be(hi), own .. be(hi + 1))
+    if left and number_at(left, 14) == lo then
+      self:remove(left)
+      sub.above = sub.above - (lo - number_at(left, 6))
+      lo = number_at(left, 6)
+    end
+    if right then
+      self:remove(right)
+      sub.above = sub.above - (number_at(right, 14) - hi)
+      hi = number_at(right, 14)
+    end
+  end
   sub.above = sub.above + (hi - lo)
-  local left = call('ZREVRANGEBYLEX', done, '(' .. own .. be(lo), '[' .. own, 'LIMIT', 0, 1)[1]
-  if left and number_at(left, 11) == lo then
-    call('ZREM', done, left)
-    lo = number_at(left, 3)
-  end
-  local right = call('ZRANGEBYLEX', done, '[' .. own .. be(hi), '(' .. behind(sub), 'LIMIT', 0, 1)[1]
-  if right and number_at(right, 3) == hi then
-    call('ZREM', done, right)
-    hi = number_at(right, 11)
-  end
-  call('ZADD', done, 0, own .. be(lo) .. be(hi))
+  self:add('0', own .. be(lo) .. be(hi))
+end
+
+function Stripe:is_done(sub, lo, hi)
+  if lo >= hi then return false end
+  if hi <= sub.floor then return true end
+  lo = math.max(lo, sub.floor)
+  local left = self:last(sub.own .. 'd', sub.own .. 'd' .. be(lo + 1))
+  return left and number_at(left, 14) >= hi
 end
 
 -- Passes over offsets that were never stored.
@@ -214,277 +408,293 @@ function Stripe:skip(sub, lo, hi)
   sub.scan = hi
 end
 
-function Stripe:is_done(sub, lo, hi)
-  if hi <= sub.floor then return true end
-  lo = math.max(lo, sub.floor)
-  local own = prefix(sub)
-  local left = call('ZREVRANGEBYLEX', self.keys[DONE], '[' .. own .. be(lo) .. be(2 ^ 53), '[' .. own,
-    'LIMIT', 0, 1)[1]
-  return left and number_at(left, 3) <= lo and number_at(left, 11) >= hi
-end
-
 -- Runs -----------------------------------------------------------------------------------------
 
-local function run_key(sub, lo) return prefix(sub) .. be(lo) end
+local RUN = '>I8I8I8I8I4BBBc0'
 
 local function new_run(lo, hi, group)
-  return {lo = lo, hi = hi, token = '', till = 0, receives = 0, first = 0, state = IS_READY,
-    released = 0, group = group or NO_GROUP}
+  return {lo = lo, hi = hi, token = '', till = 0, receives = 0, first = 0, state = IS_READY, released = 0,
+    group = group or ''}
 end
 
-function Stripe:read_run(key)
-  local raw = call('HGET', self.keys[RUNS], key)
-  if not raw then return nil end
-  local hi, token, till, receives, first, state, released, group = unpack(unpack_(raw))
-  return {lo = number_at(key, 3), hi = hi, token = token, till = till, receives = receives,
-    first = first, state = state, released = released, group = group}
+local function part_of(run, lo, hi)
+  return {lo = lo, hi = hi, token = run.token, till = run.till, receives = run.receives, first = run.first,
+    state = run.state, released = run.released, group = run.group}
 end
 
-function Stripe:write_run(sub, run)
-  local key = run_key(sub, run.lo)
-  call('HSET', self.keys[RUNS], key, pack({run.hi, run.token, run.till, run.receives, run.first,
-    run.state, run.released, run.group}))
-  call('ZADD', self.keys[PLACES], 0, key)
-  return key
+local function read_run(member)
+  local lo, hi, till, first, receives, state, released, group, at = struct.unpack(RUN, member, 6)
+  return {member = member, lo = lo, hi = hi, till = till, first = first, receives = receives, state = state,
+    released = released, group = group, token = string.sub(member, at)}
 end
 
-function Stripe:erase_run(sub, run)
-  local key = run_key(sub, run.lo)
-  call('HDEL', self.keys[RUNS], key)
-  call('ZREM', self.keys[PLACES], key)
-  if run.token ~= '' then sub.leases = sub.leases - 1 end
+-- The run that begins at an offset.
+function Stripe:run_at(sub, lo)
+  local key = sub.own .. 'x' .. be(lo)
+  return read_run(self:first(key, key .. '\255'))
 end
 
-local function account(sub, run, sign)
+-- The member of the index that says where a run is.
+function Stripe:place_of(sub, run)
+  if run.state ~= IS_READY then return sub.own .. 't' .. be(run.till) .. be(run.lo) end
+  if self.order == 'key' then return sub.own .. 'w' .. run.group .. be(run.lo) .. be(run.hi) .. 'x' end
+  return sub.own .. 'r' .. be(run.lo)
+end
+
+function Stripe:account(sub, run, sign)
   local count = sign * (run.hi - run.lo)
   if run.state == IS_LEASED then sub.leased = sub.leased + count end
   if run.state == IS_WAITING then sub.delayed = sub.delayed + count end
+  if run.token ~= '' then sub.leases = sub.leases + sign end
+  if self.order == 'key' and run.state ~= IS_READY then
+    local group = self:group(sub, run.group)
+    group.out = group.out + sign
+  end
+end
+
+-- Puts a run where its state belongs; it is nowhere yet.
+function Stripe:enter(sub, run)
+  run.member = sub.own .. 'x' .. struct.pack(RUN, run.lo, run.hi, run.till, run.first, run.receives, run.state,
+    run.released, #run.group, run.group) .. run.token
+  self:account(sub, run, 1)
+  self:add('0', run.member, '0', self:place_of(sub, run))
+end
+
+-- Takes a run out of the index, as it was put there.
+function Stripe:leave(sub, run)
+  self:account(sub, run, -1)
+  self:remove(run.member, self:place_of(sub, run))
+end
+
+-- Makes ready what has come due; answers false when the limit stopped it, and how many runs it were.
+function Stripe:promote(sub, most)
+  if sub.leased + sub.delayed == 0 then return true, 0 end
+  local own = sub.own .. 't'
+  local due = self:some(own, own .. be(self.now + 1), most)
+  for _, member in ipairs(due) do
+    local run = self:run_at(sub, number_at(member, 14))
+    self:leave(sub, run)
+    run.state = IS_READY
+    self:enter(sub, run)
+    self:offer(sub, run.group)
+  end
+  return #due < most, #due
 end
 
 -- Groups ---------------------------------------------------------------------------------------
 
-function Stripe:read_group(sub, hash)
-  local raw = call('HGET', self.keys[GROUPS], prefix(sub) .. hash)
-  if not raw then return {hash = hash, out = 0, waiting = 0, place = 0, fresh = true} end
-  local out, waiting, place = unpack(unpack_(raw))
-  return {hash = hash, out = out, waiting = waiting, place = place}
+-- A group as it is now; what changes is written at the end of the call.
+function Stripe:group(sub, hash)
+  local group = sub.groups[hash]
+  if group then return group end
+  local key = sub.own .. 'g' .. hash
+  local member = self:first(key, key .. '\255')
+  group = {hash = hash, member = member, out = 0, place = 0}
+  if member then group.out, group.place = struct.unpack('>I8I8', member, 14) end
+  sub.groups[hash] = group
+  return group
 end
 
-function Stripe:write_group(sub, group)
-  local field = prefix(sub) .. group.hash
-  if group.out == 0 and group.waiting == 0 then
-    call('HDEL', self.keys[GROUPS], field)
-  else
-    call('HSET', self.keys[GROUPS], field, pack({group.out, group.waiting, group.place}))
+function Stripe:save_groups(sub)
+  local gone, come = {}, {}
+  for _, group in pairs(sub.groups) do
+    local member = nil
+    if group.out > 0 or group.place > 0 then
+      member = sub.own .. 'g' .. group.hash .. be(group.out) .. be(group.place)
+    end
+    if member ~= group.member then
+      if group.member then gone[#gone + 1] = group.member end
+      if member then come[#come + 1], come[#come + 2] = '0', member end
+      group.member = member
+    end
   end
+  in_parts('ZREM', self.keys[INDEX], gone)
+  in_parts('ZADD', self.keys[INDEX], come)
+end
+
+local function line_member(sub, group) return sub.own .. 'q' .. be(group.place) .. group.hash end
+
+function Stripe:join_line(sub, group)
+  sub.place = sub.place + 1
+  group.place = sub.place
+  return line_member(sub, group)
 end
 
 function Stripe:leave_line(sub, group)
-  if group.place > 0 then
-    call('ZREM', self.keys[LINE], prefix(sub) .. be(group.place) .. group.hash)
-    group.place = 0
-  end
+  self:remove(line_member(sub, group))
+  group.place = 0
 end
 
--- Puts a group in line if it has something waiting and nothing out; writes it in any case.
-function Stripe:offer(sub, group)
-  if group.out == 0 and group.waiting > 0 and group.place == 0 then
-    sub.place = sub.place + 1
-    group.place = sub.place
-    call('ZADD', self.keys[LINE], 0, prefix(sub) .. be(group.place) .. group.hash)
-  elseif group.out > 0 or group.waiting == 0 then
-    self:leave_line(sub, group)
-  end
-  self:write_group(sub, group)
+-- Puts a group in line if it has something waiting and nothing out; only then is it there.
+function Stripe:offer(sub, hash)
+  if self.order ~= 'key' then return end
+  local group = self:group(sub, hash)
+  local own = sub.own .. 'w' .. hash
+  local ready = group.out == 0 and self:first(own, own .. '\255')
+  if ready and group.place == 0 then self:add('0', self:join_line(sub, group)) end
+  if not ready and group.place > 0 then self:leave_line(sub, group) end
 end
 
-function Stripe:wait_in_group(sub, group, run)
-  run.state = IS_READY
-  self:write_run(sub, run)
-  call('ZADD', self.keys[WAITING], 0, prefix(sub) .. group.hash .. be(run.lo))
-  group.waiting = group.waiting + 1
-end
-
--- Where runs are -------------------------------------------------------------------------------
-
--- Makes a run deliverable; it is in no other place.
-function Stripe:make_ready(sub, run)
-  if self.order == 'key' then
-    local group = self:read_group(sub, run.group)
-    if run.state ~= IS_READY then group.out = group.out - 1 end
-    self:wait_in_group(sub, group, run)
-    return self:offer(sub, group)
-  end
-  run.state = IS_READY
-  call('ZADD', self.keys[READY], 0, self:write_run(sub, run))
-end
-
--- Has a run wait until a time; it is in no other place.
-function Stripe:make_wait(sub, run, till)
-  run.till = till
-  account(sub, run, 1)
-  call('ZADD', self.keys[TIMED], till, self:write_run(sub, run))
-end
-
--- Takes a run out of wherever it is; it stays written.
-function Stripe:take_out(sub, run)
-  local key = run_key(sub, run.lo)
-  if run.state ~= IS_READY then
-    account(sub, run, -1)
-    call('ZREM', self.keys[TIMED], key)
-  elseif self.order == 'key' then
-    call('ZREM', self.keys[WAITING], prefix(sub) .. run.group .. be(run.lo))
-  else
-    call('ZREM', self.keys[READY], key)
-  end
-end
-
--- Removes a run for good.
-function Stripe:settle(sub, run)
-  self:take_out(sub, run)
-  self:erase_run(sub, run)
-  if self.order == 'key' then
-    local group = self:read_group(sub, run.group)
-    if run.state == IS_READY then
-      group.waiting = group.waiting - 1
-    else
-      group.out = group.out - 1
-    end
-    self:offer(sub, group)
-  end
-end
-
--- Cuts a run in two, in place; it keeps the left part, and the right one is answered.
-function Stripe:split(sub, run, at)
-  local right = new_run(at, run.hi, run.group)
-  right.token, right.till, right.receives = run.token, run.till, run.receives
-  right.first, right.state, right.released = run.first, run.state, run.released
-  run.hi = at
-  self:write_run(sub, run)
-  local key = self:write_run(sub, right)
-  if run.token ~= '' then sub.leases = sub.leases + 1 end
-  if self.order == 'key' then
-    local group = self:read_group(sub, run.group)
-    if run.state == IS_READY then
-      call('ZADD', self.keys[WAITING], 0, prefix(sub) .. run.group .. be(at))
-      group.waiting = group.waiting + 1
-    else
-      group.out = group.out + 1
-    end
-    self:write_group(sub, group)
-  elseif run.state == IS_READY then
-    call('ZADD', self.keys[READY], 0, key)
-  end
-  if run.state ~= IS_READY then call('ZADD', self.keys[TIMED], right.till, key) end
-  return right
-end
-
--- Makes ready what has come due, for all subscriptions; false when the limit stopped it.
-function Stripe:promote(most)
-  local due = call('ZRANGEBYSCORE', self.keys[TIMED], '-inf', self.now, 'LIMIT', 0, most)
-  local by_number = {}
-  for _, sub in pairs(self.subs) do by_number[prefix(sub)] = sub end
-  for _, key in ipairs(due) do
-    call('ZREM', self.keys[TIMED], key)
-    local sub, run = by_number[string.sub(key, 1, 2)], self:read_run(key)
-    if sub and run then
-      account(sub, run, -1)
-      self:make_ready(sub, run)
-    end
-  end
-  return #due < most
-end
-
--- Gives up everything below an offset, whoever may have wanted it.
-function Stripe:drop_subscription_below(sub, offset)
-  if offset > sub.floor then
-    sub.floor = offset
-    self:settle_floor(sub)
-    sub.scan = math.max(sub.scan, sub.floor)
-  end
-  local own = prefix(sub)
-  while true do
-    local key = call('ZRANGEBYLEX', self.keys[PLACES], '[' .. own, '(' .. own .. be(sub.floor),
-      'LIMIT', 0, 1)[1]
-    if not key then break end
-    local run = self:read_run(key)
-    if run.hi > sub.floor then self:split(sub, run, sub.floor) end
-    self:settle(sub, run)
-  end
-end
-
-function Stripe:drop_below(offset)
-  self.dropped = math.max(self.dropped, offset)
-  for _, sub in pairs(self.subs) do self:drop_subscription_below(sub, offset) end
+-- Cuts a group's list to the floor; false when there is more to cut than one call may.
+function Stripe:clip(sub, group)
+  local own = sub.own .. 'w' .. group.hash
+  local cut = self:some(own, own .. be(sub.floor), SWEEP)
+  if #cut == 0 then return true end
+  in_parts('ZREM', self.keys[INDEX], cut)
+  local hi = number_at(cut[#cut], 22)
+  if hi > sub.floor then self:add('0', own .. be(sub.floor) .. be(hi)) end
+  return #cut < SWEEP
 end
 
 -- Room and retention ---------------------------------------------------------------------------
 
-function Stripe:done_floor()
-  local floor = nil
-  for _, sub in pairs(self.subs) do floor = math.min(floor or sub.floor, sub.floor) end
-  return floor or math.max(self.head, self.dropped)
+-- Settles the runs below an offset, as many as the call may; answers the offset below which none is left.
+function Stripe:drop_runs(sub, offset)
+  local own = sub.own .. 'x'
+  while true do
+    local some = self:some(own, own .. be(offset), SOME)
+    for _, member in ipairs(some) do
+      local run = read_run(member)
+      if self.drops_left <= 0 then return run.lo end
+      self.drops_left = self.drops_left - 1
+      self:leave(sub, run)
+      if run.hi > offset then self:enter(sub, part_of(run, offset, run.hi)) end
+      self:offer(sub, run.group)
+    end
+    if #some < SOME then return offset end
+  end
+end
+
+-- Forgets everything that a subscription knows, except what is done above an offset: offsets that were skipped.
+function Stripe:drop_all(sub, offset)
+  local kept = {}
+  if sub.above > 0 then
+    local last = self:last(sub.own .. 'd', sub.own .. 'd' .. be(offset))
+    if last then kept[1] = last end
+    for _, member in ipairs(self:some(sub.own .. 'd' .. be(offset), sub.own .. 'e', WORDS_MAX)) do
+      kept[#kept + 1] = member
+    end
+  end
+  self:forget(sub)
+  for _, member in ipairs(kept) do
+    if number_at(member, 14) > offset then
+      self:add_done(sub, math.max(offset, number_at(member, 6)), number_at(member, 14))
+    end
+  end
+end
+
+-- Gives up everything of a subscription below an offset, or below a lower one where the limit stopped it; answers which.
+function Stripe:drop_subscription_below(sub, offset)
+  if offset <= sub.floor then return offset end
+  if offset >= sub.scan then
+    self:drop_all(sub, offset)
+  else
+    offset = self:drop_runs(sub, offset)
+  end
+  sub.floor = math.max(sub.floor, offset)
+  self:settle_floor(sub)
+  sub.scan = math.max(sub.scan, sub.floor)
+  return offset
+end
+
+-- Gives up everything below an offset, whoever may have wanted it; or below a lower one, likewise.
+function Stripe:drop_below(offset)
+  for _, sub in pairs(self.subs) do self:save_floor(sub) end
+  for _, name in ipairs(call('ZRANGEBYSCORE', self.keys[FLOORS], '-inf', '(' .. digits(offset))) do
+    offset = math.min(offset, self:drop_subscription_below(self:subscription(name), offset))
+  end
+  self.dropped = math.max(self.dropped, offset)
 end
 
 function Stripe:expire(most)
+  if self.oldest < 0 or self.oldest + self.retention > self.now then return end
   local start = math.max(self.head, self.dropped)
-  local at = start
+  local at, notes = start, self:notes_from(start)
   for _ = 1, most do
-    if at >= self.tail then break end
-    local note = self:note_at(at)
+    local note = notes()
     if not note or note.stored + self.retention > self.now then break end
     at = note.stop
   end
   if at > start then self:drop_below(at) end
 end
 
--- Below it, a subscription has been done for as long as done messages are kept.
-function Stripe:kept_below(sub)
-  local own, best = prefix(sub), 0
-  local old = call('ZRANGEBYSCORE', self.keys[MARKS], '-inf', self.now - self.keep)
-  for _, member in ipairs(old) do
-    if string.sub(member, 1, 2) == own then
-      best = math.max(best, math.min(number_at(member, 3), sub.floor))
-    end
+-- Remembers since when all subscriptions are done with what is below the floor; answers below which offset that is long
+-- ago enough. A new subscription may want again what all others were done with.
+function Stripe:kept_below(floor)
+  local marks = self.keys[MARKS]
+  self.kept = math.min(self.kept, floor)
+  if self.marked > floor then
+    call('ZREMRANGEBYLEX', marks, '[' .. be(floor + 1), '+')
+    local last = call('ZREVRANGE', marks, '0', '0')[1]
+    self.marked, self.marked_at = last and number_at(last, 1) or -1, last and number_at(last, 9) or 0
   end
-  return best
+  if floor > (self.marked >= 0 and self.marked or self.kept) then
+    local part = math.max(1, math.floor(self.keep / MARK_PART))
+    if self.marked >= 0 and math.floor(self.marked_at / part) == math.floor(self.now / part) then
+      call('ZREM', marks, be(self.marked) .. be(self.marked_at))
+    end
+    call('ZADD', marks, '0', be(floor) .. be(self.now))
+    self.marked, self.marked_at = floor, self.now
+  end
+  while self.marked >= 0 do
+    local first = call('ZRANGE', marks, '0', '0')[1]
+    if number_at(first, 9) + self.keep > self.now then break end
+    self.kept = number_at(first, 1)
+    call('ZREM', marks, first)
+    if self.kept == self.marked then self.marked = -1 end
+  end
+  return self.kept
 end
 
+-- The offset below which no block is needed any more (I6).
 function Stripe:trim_offset()
   local floor = self:done_floor()
-  if self.keep == 0 then return floor end
-  local kept = floor
-  for _, sub in pairs(self.subs) do kept = math.min(kept, self:kept_below(sub)) end
-  return math.min(floor, math.max(kept, self.dropped))
+  if self.keep > 0 then return math.min(floor, math.max(self:kept_below(floor), self.dropped)) end
+  if self.marked >= 0 then
+    call('DEL', self.keys[MARKS])
+    self.marked = -1
+  end
+  return floor
 end
 
 function Stripe:trim(most)
-  local limit, at = self:trim_offset(), nil
-  for _ = 1, most do
-    local note = self:note_at(0)
-    if not note or note.stop > limit then break end
-    call('ZREM', self.keys[NOTES], note.member)
-    call('HDEL', self.keys[HASHES], be(note.last))
-    self.nbytes = self.nbytes - note.nbytes
-    at = note.stop
+  local limit = self:trim_offset()
+  if self.oldest < 0 or limit <= self.head then return end
+  local gone = call('ZRANGEBYLEX', self.keys[NOTES], '-', '(' .. be(limit), 'LIMIT', '0', word(most))
+  if #gone == 0 then return end
+  local hashes, last = {}, read_note(gone[#gone])
+  for at, member in ipairs(gone) do
+    self.nbytes = self.nbytes - struct.unpack('>I4', member, 13)
+    hashes[at] = string.sub(member, 1, 8)
   end
-  if at then call('XTRIM', self.keys[LOG], 'MINID', string.format('%.0f', at)) end
-  local first = self:note_at(0)
-  self.head = first and first.base or self.tail
+  call('ZREMRANGEBYRANK', self.keys[NOTES], '0', word(#gone - 1))
+  if self.order == 'key' or call('EXISTS', self.keys[HASHES]) == 1 then in_parts('HDEL', self.keys[HASHES], hashes) end
+  if self.delays > 0 then
+    self.delays = self.delays - call('ZREMRANGEBYLEX', self.keys[DELAYS], '-', '(' .. be(last.stop))
+  end
+  local first = self:note_at(last.stop)
+  self.head, self.oldest = first and first.base or self.tail, first and first.stored or -1
+  if first then
+    call('XTRIM', self.keys[LOG], 'MINID', digits(last.stop))
+  else
+    call('DEL', self.keys[LOG])
+  end
 end
 
 function Stripe:tidy(most)
+  self:sweep()
   self:expire(most)
   self:trim(most)
 end
 
+-- Sees that so many bytes more fit, giving up kept or oldest messages; answers whether it did.
 function Stripe:make_room(nbytes)
   local excess = self.nbytes + nbytes - self.bytes_max
-  if excess <= 0 then return end
+  if excess <= 0 then return false end
   local limit = self.drops and self.tail or self:done_floor()
-  local at = self.head
+  local at, notes = self.head, self:notes_from(self.head)
   while excess > 0 and at < limit do
-    local note = self:note_at(at)
+    local note = notes()
     if not note or note.stop > limit then break end
     excess = excess - note.nbytes
     at = note.stop
@@ -493,7 +703,9 @@ function Stripe:make_room(nbytes)
     raise('queue_full', string.format('The queue holds %.0f bytes and may hold %.0f; %.0f more do not fit. '
       .. 'Receive some, or raise bytes_max.', self.nbytes, self.bytes_max, nbytes))
   end
+  self.drops_left = math.huge
   self:drop_below(at)
+  return true
 end
 
 -- Appending ------------------------------------------------------------------------------------
@@ -503,7 +715,7 @@ function Stripe:judge(segment, known)
   local expected = known and known[1] or 0
   local stop = segment.sequence + segment.span
   if known and stop <= expected then
-    return {'=', tostring(segment.sequence == known[2] and known[3] or -1)}
+    return {'=', segment.sequence == known[2] and known[3] or -1}
   end
   if segment.sequence < expected then
     return refuse('sequence_refused', string.format('The segment covers sequence %.0f to %.0f, but %.0f is next: '
@@ -514,25 +726,39 @@ function Stripe:judge(segment, known)
       .. 'an earlier segment has not arrived.', segment.sequence, expected)
       .. (known and '' or ' The stripe does not know this producer; start a new one at 0.'), expected)
   end
+  if stop > NUMBER_MAX then
+    return refuse('invalid_argument', string.format('Sequence numbers are below %.0f: the segment covers %.0f from %.0f.',
+      NUMBER_MAX, segment.span, segment.sequence))
+  end
 end
 
+-- Whether one producer more may be remembered; when there are many, forgets those not heard of for as long as messages
+-- are kept.
 function Stripe:room_for_producer(most)
   if call('HLEN', self.keys[PRODUCERS]) < most then return true end
-  local all = call('HGETALL', self.keys[PRODUCERS])
-  for at = 1, #all, 2 do
-    if unpack_(all[at + 1])[4] <= self.now - self.retention then
-      call('HDEL', self.keys[PRODUCERS], all[at])
-    end
-  end
+  local old = call('ZRANGEBYSCORE', self.keys[HEARD], '-inf', digits(self.now - self.retention), 'LIMIT', '0',
+    word(WORDS_MAX))
+  in_parts('HDEL', self.keys[PRODUCERS], old)
+  in_parts('ZREM', self.keys[HEARD], old)
   return call('HLEN', self.keys[PRODUCERS]) < most
 end
 
 function Stripe:forget_ids(most)
-  local old = call('ZRANGEBYSCORE', self.keys[SEEN], '-inf', self.now - self.dedup, 'LIMIT', 0, most)
-  for _, id in ipairs(old) do
-    call('HDEL', self.keys[IDS], id)
-    call('ZREM', self.keys[SEEN], id)
-  end
+  local old = call('ZRANGEBYSCORE', self.keys[SEEN], '-inf', digits(self.now - self.dedup), 'LIMIT', '0', word(most))
+  in_parts('HDEL', self.keys[IDS], old)
+  in_parts('ZREM', self.keys[SEEN], old)
+end
+
+function Stripe:known_producer(name)
+  local raw = call('HGET', self.keys[PRODUCERS], name)
+  return raw and {cmsgpack.unpack(raw)} or nil
+end
+
+function Stripe:known_id(id)
+  local raw = call('HGET', self.keys[IDS], id)
+  if not raw then return nil end
+  local offset, seen = cmsgpack.unpack(raw)
+  return seen + self.dedup > self.now and offset or nil
 end
 
 -- Decides what becomes of each segment, before anything is written.
@@ -542,11 +768,7 @@ function Stripe:plan(segments, producers_max)
   for at, segment in ipairs(segments) do
     local answer
     if segment.producer then
-      local known = producers[segment.producer]
-      if not known then
-        local raw = call('HGET', self.keys[PRODUCERS], segment.producer)
-        known = raw and unpack_(raw) or nil
-      end
+      local known = producers[segment.producer] or self:known_producer(segment.producer)
       answer = self:judge(segment, known)
       if not answer and not known then
         if self:room_for_producer(producers_max - admitted) then
@@ -557,21 +779,14 @@ function Stripe:plan(segments, producers_max)
         end
       end
       if not answer then
-        producers[segment.producer] = {segment.sequence + segment.span, segment.sequence, tail, self.now}
+        producers[segment.producer] = {segment.sequence + segment.span, segment.sequence, tail}
       end
     elseif segment.id then
-      local known = ids[segment.id]
-      if not known then
-        local raw = call('HGET', self.keys[IDS], segment.id)
-        if raw then
-          local offset, seen = unpack(unpack_(raw))
-          if seen + self.dedup > self.now then known = offset end
-        end
-      end
-      if known then answer = {'=', tostring(known)} else ids[segment.id] = tail end
+      local known = ids[segment.id] or self:known_id(segment.id)
+      if known then answer = {'=', known} else ids[segment.id] = tail end
     end
     if not answer then
-      answer = {'+', string.format('%.0f', tail)}
+      answer = {'+', tail}
       segment.base = tail
       accepted[#accepted + 1] = segment
       tail = tail + segment.count
@@ -582,13 +797,24 @@ function Stripe:plan(segments, producers_max)
   return answers, accepted, producers, ids, tail, nbytes
 end
 
+-- Remembers a delayed block for the statistics, and forgets one or two that are due.
+function Stripe:note_delay(last, segment)
+  local delays = self.keys[DELAYS]
+  for _, member in ipairs(call('ZRANGE', delays, '0', '1')) do
+    if number_at(member, 13) > self.now then break end
+    self.delays = self.delays - call('ZREM', delays, member)
+  end
+  self.delays = self.delays + call('ZADD', delays, '0', struct.pack('>I8I4I8', last, segment.count, segment.not_before))
+end
+
 function Stripe:store(segment)
   local last = segment.base + segment.count - 1
-  local id = string.format('%.0f-1', last)
-  call('XADD', self.keys[LOG], id, 'b', segment.block, 's', string.format('%.0f', self.now))
-  call('ZADD', self.keys[NOTES], 0, struct.pack('>I8I8I8I8I8I8', last, segment.count, segment.base,
-    segment.not_before, self.now, segment.nbytes))
+  call('XADD', self.keys[LOG], digits(last) .. '-1', 'b', segment.block, 's', digits(self.now))
+  call('ZADD', self.keys[NOTES], '0', struct.pack('>I8I4I4I8I8', last, segment.count, segment.nbytes, self.now,
+    segment.not_before))
   if segment.hashes ~= '' then call('HSET', self.keys[HASHES], be(last), segment.hashes) end
+  if segment.not_before > self.now then self:note_delay(last, segment) end
+  if self.oldest < 0 then self.head, self.oldest = segment.base, self.now end
 end
 
 -- args: now, version, channel, limits (trim, producers, forget), most copies, then nine per segment:
@@ -597,8 +823,7 @@ local function append(keys, args)
   local self = load(keys, args[2], args[1])
   local trim_max, producers_max, forget_max = tonumber(args[4]), tonumber(args[5]), tonumber(args[6])
   self:tidy(trim_max)
-  self:forget_ids(forget_max)
-  local segments = {}
+  local segments, named = {}, 0
   for at = 8, #args, 9 do
     segments[#segments + 1] = {
       producer = args[at] ~= '' and args[at] or nil, sequence = tonumber(args[at + 1]),
@@ -606,22 +831,28 @@ local function append(keys, args)
       id = args[at + 4] ~= '' and args[at + 4] or nil, count = tonumber(args[at + 5]),
       not_before = tonumber(args[at + 6]), hashes = self.order == 'key' and args[at + 7] or '',
       block = args[at + 8], nbytes = #args[at + 8]}
+    if args[at + 4] ~= '' then named = named + 1 end
   end
+  -- As many go as may come, and some more.
+  if named > 0 then self:forget_ids(forget_max + named) end
   local answers, accepted, producers, ids, tail, nbytes = self:plan(segments, producers_max)
-  self:make_room(nbytes)
+  local dropped = self:make_room(nbytes)
   for _, segment in ipairs(accepted) do self:store(segment) end
-  for name, state in pairs(producers) do call('HSET', keys[PRODUCERS], name, pack(state)) end
+  for name, state in pairs(producers) do
+    call('HSET', keys[PRODUCERS], name, cmsgpack.pack(unpack(state)))
+    call('ZADD', keys[HEARD], digits(self.now), name)
+  end
   for id, offset in pairs(ids) do
-    call('HSET', keys[IDS], id, pack({offset, self.now}))
-    call('ZADD', keys[SEEN], self.now, id)
+    call('HSET', keys[IDS], id, cmsgpack.pack(offset, self.now))
+    call('ZADD', keys[SEEN], digits(self.now), id)
   end
   self.tail, self.nbytes = tail, self.nbytes + nbytes
   local copies = math.min(self.copies, tonumber(args[7]))
   if copies == 1 then self.stable = tail end
-  self:tidy(trim_max)
+  if dropped then self:tidy(trim_max) end
   self:save()
   if #accepted > 0 then self:announce(args[3]) end
-  return {copies, self.when_short, answers, string.format('%.0f', self.tail)}
+  return {copies, self.when_short, answers, self.tail}
 end
 
 -- args: now, most copies. A change that means nothing, for WAIT to follow: what was appended before has its copies
@@ -629,7 +860,7 @@ end
 local function touch(keys, args)
   local self = load(keys, '0', args[1])
   self:save()
-  return {math.min(self.copies, tonumber(args[2])), self.when_short, {}, string.format('%.0f', self.tail)}
+  return {math.min(self.copies, tonumber(args[2])), self.when_short, {}, self.tail}
 end
 
 -- Leasing --------------------------------------------------------------------------------------
@@ -638,35 +869,59 @@ local Lease = {}
 Lease.__index = Lease
 
 function Lease:strict() return self.stripe.order == 'strict' end
+function Lease:is_full() return #self.pieces + #self.dead >= self.runs_max end
+
+function Lease:is_dead(run)
+  local most = self.stripe.receives_max
+  return most > 0 and run.receives >= most
+end
+
+-- Takes a run, of which no more than `want` messages; what is behind them is answered.
+function Lease:keep(run, want)
+  local rest = nil
+  if run.hi - run.lo > want then
+    rest = part_of(run, run.lo + want, run.hi)
+    run.hi = rest.lo
+  end
+  local last = self.pieces[#self.pieces]
+  if last and last.hi == run.lo and last.token == '' and run.token == '' and last.group == run.group then
+    last.hi = run.hi
+  else
+    self.pieces[#self.pieces + 1] = run
+  end
+  return rest
+end
 
 -- Advances the scan of a queue without groups until `want` messages are found.
 function Lease:scan(want)
   local stripe, sub = self.stripe, self.sub
   local passed_left = self.scan_max
   sub.scan_due = 0
-  while want > 0 do
-    sub.scan = math.min(math.max(sub.scan, sub.floor), stripe.stable)
-    local start = sub.scan
-    if start >= stripe.stable then return true end
-    local note = stripe:note_at(start)
+  sub.scan = math.min(math.max(sub.scan, sub.floor), stripe.stable)
+  local notes = stripe:notes_from(sub.scan)
+  while want > 0 and sub.scan < stripe.stable do
+    local note, start = notes(), sub.scan
     if not note or note.base > start then
-      local stop = math.min(note and note.base or stripe.stable, stripe.stable)
-      stripe:skip(sub, start, stop)
-    elseif note.not_before > stripe.now then
+      stripe:skip(sub, start, math.min(note and note.base or stripe.stable, stripe.stable))
+      if not note then break end
+      start = sub.scan
+    end
+    local stop = math.min(note.stop, stripe.stable)
+    if start >= stop then break end
+    if note.not_before > stripe.now then
       if stripe.order ~= 'loose' then
         sub.scan_due = note.not_before
         return true
       end
-      local stop = math.min(note.stop, stripe.stable)
       local run = new_run(start, stop)
-      run.state = IS_WAITING
-      stripe:make_wait(sub, run, note.not_before)
-      passed_left = passed_left - (stop - start)
+      run.state, run.till = IS_WAITING, note.not_before
+      stripe:enter(sub, run)
       sub.scan = stop
+      passed_left = passed_left - (stop - start)
       if passed_left <= 0 then return false end
     else
-      local stop = math.min(note.stop, stripe.stable, start + want)
-      self.pieces[#self.pieces + 1] = new_run(start, stop)
+      stop = math.min(stop, start + want)
+      self:keep(new_run(start, stop), want)
       want = want - (stop - start)
       sub.scan = stop
     end
@@ -677,106 +932,136 @@ end
 -- Takes up to `want` deliverable messages out of the ready ones and the scan, oldest first.
 function Lease:gather(want)
   local stripe, sub = self.stripe, self.sub
-  local dead_left = self.promote_max
   while want > 0 do
-    local key = call('ZRANGEBYLEX', stripe.keys[READY], '[' .. prefix(sub), '(' .. behind(sub), 'LIMIT', 0, 1)[1]
-    if not key then break end
-    local run = stripe:read_run(key)
-    if stripe.receives_max > 0 and run.receives >= stripe.receives_max then
-      if self:strict() and #self.pieces > 0 then return true end
-      call('ZREM', stripe.keys[READY], key)
-      self.dead[#self.dead + 1] = run
-      if self:strict() then return true end
-      dead_left = dead_left - 1
-      if dead_left == 0 then return false end
-    else
-      if run.hi - run.lo > want then stripe:split(sub, run, run.lo + want) end
-      call('ZREM', stripe.keys[READY], key)
-      self.pieces[#self.pieces + 1] = run
-      want = want - (run.hi - run.lo)
+    local some = stripe:some(sub.own .. 'r', sub.own .. 's', math.min(want, SOME))
+    for _, place in ipairs(some) do
+      if self:is_full() then return false end
+      local run = stripe:run_at(sub, number_at(place, 6))
+      local dead = self:is_dead(run)
+      if dead and self:strict() and #self.pieces > 0 then return true end
+      stripe:leave(sub, run)
+      if dead then
+        self.dead[#self.dead + 1] = run
+        if self:strict() then return true end
+      else
+        local rest = self:keep(run, want)
+        if rest then stripe:enter(sub, rest) end
+        want = want - (run.hi - run.lo)
+        if want == 0 then return true end
+      end
     end
+    if #some == 0 then break end
   end
   return self:scan(want)
 end
 
--- Takes messages of the group at the head of the line; answers how many, nil when there is none.
-function Lease:take_group(want)
+-- Takes up to `want` messages of a group, which has something waiting and nothing out.
+function Lease:take(group, want)
   local stripe, sub = self.stripe, self.sub
-  local own = prefix(sub)
-  local member = call('ZRANGEBYLEX', stripe.keys[LINE], '[' .. own, '(' .. behind(sub), 'LIMIT', 0, 1)[1]
-  if not member then return nil end
-  local group = stripe:read_group(sub, string.sub(member, 11))
-  local taken, waiting = 0, own .. group.hash
-  while taken < want do
-    local found = call('ZRANGEBYLEX', stripe.keys[WAITING], '[' .. waiting, '[' .. waiting .. be(2 ^ 53),
-      'LIMIT', 0, 1)[1]
-    if not found then break end
-    local run = stripe:read_run(own .. string.sub(found, 11))
-    local is_dead = stripe.receives_max > 0 and run.receives >= stripe.receives_max
-    if is_dead and taken > 0 then break end
-    if not is_dead and run.hi - run.lo > want - taken then
-      stripe:split(sub, run, run.lo + want - taken)
-      group.waiting = group.waiting + 1
+  local own, taken = sub.own .. 'w' .. group.hash, 0
+  while taken < want and not self:is_full() do
+    local some, gone = stripe:some(own, own .. '\255', math.min(want - taken, SOME)), {}
+    local over = #some == 0
+    for _, place in ipairs(some) do
+      local lo, hi = number_at(place, 14), number_at(place, 22)
+      local written = #place > 29
+      local run = written and stripe:run_at(sub, lo) or new_run(lo, hi, group.hash)
+      local dead = self:is_dead(run)
+      over = dead or self:is_full()
+      if over and taken > 0 then break end
+      if written then stripe:leave(sub, run) else gone[#gone + 1] = place end
+      if dead then
+        self.dead[#self.dead + 1] = run
+        break
+      end
+      local rest = self:keep(run, want - taken)
+      taken = taken + (rest and rest.lo or hi) - lo
+      if rest and written then stripe:enter(sub, rest) end
+      if rest and not written then stripe:add('0', own .. be(rest.lo) .. be(hi)) end
+      if taken == want then break end
     end
-    call('ZREM', stripe.keys[WAITING], found)
-    group.waiting, group.out = group.waiting - 1, group.out + 1
-    if is_dead then
-      self.dead[#self.dead + 1] = run
-      break
-    end
-    self.pieces[#self.pieces + 1] = run
-    taken = taken + run.hi - run.lo
+    in_parts('ZREM', stripe.keys[INDEX], gone)
+    if over then break end
   end
-  stripe:offer(sub, group)
   return taken
+end
+
+-- Takes messages of the group at the head of the line; answers how many, nil when there is none, and whether it could.
+function Lease:take_next(want)
+  local stripe, sub = self.stripe, self.sub
+  local member = stripe:first(sub.own .. 'q', sub.own .. 'r')
+  if not member then return nil, true end
+  local group = stripe:group(sub, string.sub(member, 14))
+  if not stripe:clip(sub, group) then return 0, false end
+  stripe:leave_line(sub, group)
+  group.busy = true
+  return self:take(group, want), true
 end
 
 -- Has the next messages join their groups; answers how many they are.
 function Lease:sort_ahead(most)
   local stripe, sub = self.stripe, self.sub
-  local passed = 0
+  local passed, come = 0, {}
   sub.scan_due = 0
-  while passed < most do
-    sub.scan = math.min(math.max(sub.scan, sub.floor), stripe.stable)
-    local start = sub.scan
-    if start >= stripe.stable then break end
-    local note = stripe:note_at(start)
+  sub.scan = math.min(math.max(sub.scan, sub.floor), stripe.stable)
+  local notes = stripe:notes_from(sub.scan)
+  while passed < most and sub.scan < stripe.stable do
+    local note, start = notes(), sub.scan
     if not note or note.base > start then
-      local stop = math.min(note and note.base or stripe.stable, stripe.stable)
-      stripe:skip(sub, start, stop)
+      stripe:skip(sub, start, math.min(note and note.base or stripe.stable, stripe.stable))
       passed = passed + 1
-    elseif note.not_before > stripe.now then
+      if not note then break end
+      start = sub.scan
+    end
+    local stop = math.min(note.stop, stripe.stable, start + most - passed)
+    if start >= stop then break end
+    if note.not_before > stripe.now then
       sub.scan_due = note.not_before
       break
-    else
-      local stop = math.min(note.stop, stripe.stable, start + most - passed)
-      local hashes = call('HGET', stripe.keys[HASHES], be(note.last))
-      for offset = start, stop - 1 do
-        local at = 8 * (offset - note.base)
-        local hash = hashes and string.sub(hashes, at + 1, at + 8) or string.rep('\0', 8)
-        local group = stripe:read_group(sub, hash)
-        stripe:wait_in_group(sub, group, new_run(offset, offset + 1, hash))
-        stripe:offer(sub, group)
-      end
-      sub.scan = stop
-      passed = passed + stop - start
     end
+    self:sort_block(note, start, stop, come)
+    sub.scan = stop
+    passed = passed + stop - start
   end
+  in_parts('ZADD', stripe.keys[INDEX], come)
   return passed
 end
 
+-- Neighbours of one group are one run.
+function Lease:sort_block(note, start, stop, come)
+  local stripe, sub = self.stripe, self.sub
+  local hashes = call('HGET', stripe.keys[HASHES], be(note.last)) or ''
+  local function hash_of(offset)
+    local hash = string.sub(hashes, 8 * (offset - note.base) + 1, 8 * (offset - note.base) + 8)
+    return #hash == 8 and hash or string.rep('\0', 8)
+  end
+  local lo, hash = start, hash_of(start)
+  for offset = start + 1, stop do
+    local next_hash = offset < stop and hash_of(offset)
+    if next_hash ~= hash then
+      come[#come + 1], come[#come + 2] = '0', sub.own .. 'w' .. hash .. be(lo) .. be(offset)
+      local group = stripe:group(sub, hash)
+      if group.out == 0 and group.place == 0 and not group.busy then
+        come[#come + 1], come[#come + 2] = '0', stripe:join_line(sub, group)
+      end
+      lo, hash = offset, next_hash
+    end
+  end
+end
+
 function Lease:gather_groups(want)
-  local passed_left, sub = self.scan_max, self.sub
+  local passed_left, visits_left, sub = self.scan_max, VISITS_MAX, self.sub
   if want <= self.look_ahead then
     local known = sub.scan - sub.floor - sub.above - sub.leased - sub.delayed
     if known < self.look_ahead then self:sort_ahead(math.min(self.look_ahead - known, self.scan_max)) end
   end
   while true do
     while want > 0 do
-      local taken = self:take_group(want)
+      local taken, able = self:take_next(want)
+      visits_left = visits_left - 1
+      if not able or self:is_full() or visits_left == 0 then return false end
       if not taken then break end
       want = want - taken
-      if #self.dead >= self.promote_max then return false end
     end
     if want <= 0 then return true end
     if passed_left <= 0 then return false end
@@ -791,110 +1076,53 @@ function Lease:pick(want, spread)
   local stripe, sub = self.stripe, self.sub
   local total = 0
   for _, run in ipairs(self.pieces) do total = total + run.hi - run.lo end
-  local skip = self.random % math.max(1, math.min(spread, total) - want + 1)
-  local picked = {}
-  local function cut(run, at)
-    local right = new_run(at, run.hi, run.group)
-    right.token, right.till, right.receives, right.first = run.token, run.till, run.receives, run.first
-    if run.token ~= '' then
-      sub.leases = sub.leases + 1
-      stripe:write_run(sub, right)
+  local from = self.random % math.max(1, math.min(spread, total) - want + 1)
+  local found, passed = self.pieces, 0
+  self.pieces = {}
+  for _, run in ipairs(found) do
+    local function part(lo, hi)
+      lo, hi = math.max(run.lo, run.lo + lo - passed), math.min(run.hi, run.lo + hi - passed)
+      return lo < hi and part_of(run, lo, hi)
     end
-    run.hi = at
-    if run.token ~= '' then stripe:write_run(sub, run) end
-    return right
+    local left, middle, right = part(0, from), part(from, from + want), part(from + want, total)
+    if left then stripe:enter(sub, left) end
+    if middle then self.pieces[#self.pieces + 1] = middle end
+    if right then stripe:enter(sub, right) end
+    passed = passed + run.hi - run.lo
   end
-  for _, run in ipairs(self.pieces) do
-    if skip >= run.hi - run.lo then
-      skip = skip - (run.hi - run.lo)
-      stripe:make_ready(sub, run)
-    else
-      if skip > 0 then
-        local right = cut(run, run.lo + skip)
-        stripe:make_ready(sub, run)
-        run, skip = right, 0
-      end
-      if want > 0 then
-        if run.hi - run.lo > want then stripe:make_ready(sub, cut(run, run.lo + want)) end
-        picked[#picked + 1] = run
-        want = want - (run.hi - run.lo)
-      else
-        stripe:make_ready(sub, run)
-      end
-    end
-  end
-  self.pieces = picked
-end
-
--- Neighbours that were never handed out, of one group, become one lease.
-function Lease:join()
-  local stripe, sub = self.stripe, self.sub
-  local found = {}
-  for _, run in ipairs(self.pieces) do
-    local last = found[#found]
-    if last and last.hi == run.lo and last.token == '' and run.token == '' and last.group == run.group then
-      if stripe.order == 'key' then
-        stripe:erase_run(sub, run)
-        local group = stripe:read_group(sub, run.group)
-        group.out = group.out - 1
-        stripe:write_group(sub, group)
-      end
-      last.hi = run.hi
-    else
-      found[#found + 1] = run
-    end
-  end
-  self.pieces = found
 end
 
 function Lease:hand_out(run, till)
   local stripe, sub = self.stripe, self.sub
   self.drawn = self.drawn + 1
-  if run.token == '' then sub.leases = sub.leases + 1 end
   run.token = string.sub(redis.sha1hex(self.seed .. self.drawn), 1, 15)
   run.receives = run.receives + 1
   if run.first == 0 then run.first = stripe.now end
-  run.state, run.released = IS_LEASED, 0
-  stripe:make_wait(sub, run, till)
-  return {string.format('%.0f', run.lo), string.format('%.0f', run.hi), run.token,
-    string.format('%.0f', till), run.receives, string.format('%.0f', run.first)}
+  run.state, run.released, run.till = IS_LEASED, 0, till
+  stripe:enter(sub, run)
+  return {run.lo, run.hi, run.token, till, run.receives, run.first}
 end
 
 function Stripe:something_ready(sub)
-  local at = self.order == 'key' and LINE or READY
-  return #call('ZRANGEBYLEX', self.keys[at], '[' .. prefix(sub), '(' .. behind(sub), 'LIMIT', 0, 1) > 0
+  if self.order == 'key' then return self:first(sub.own .. 'q', sub.own .. 'r') end
+  return self:first(sub.own .. 'r', sub.own .. 's')
 end
 
 -- When the next message becomes deliverable by time alone; -1 when none will.
 function Stripe:due(sub)
-  local locked = self.order == 'strict' and sub.leased + sub.delayed > 0
+  local out = sub.leased + sub.delayed > 0
+  local locked = self.order == 'strict' and out
   local unscanned = sub.scan < self.stable and sub.scan_due == 0
-  if not locked and (self:something_ready(sub) or unscanned) then return self.now end
-  local due = -1
-  if sub.leased + sub.delayed > 0 then
-    -- The times of all subscriptions are together: look at them in order until one is ours.
-    local own, at = prefix(sub), 0
-    while due < 0 do
-      local some = call('ZRANGE', self.keys[TIMED], at, at + 99, 'WITHSCORES')
-      if #some == 0 then break end
-      for place = 1, #some, 2 do
-        if string.sub(some[place], 1, 2) == own then
-          due = tonumber(some[place + 1])
-          break
-        end
-      end
-      at = at + 100
-    end
-  end
+  if not locked and (unscanned or self:something_ready(sub)) then return self.now end
+  local due = out and number_at(self:first(sub.own .. 't', sub.own .. 'u'), 6) or -1
   if sub.scan_due > 0 and not locked and (due < 0 or sub.scan_due < due) then due = sub.scan_due end
-  if due < 0 then return -1 end
-  return math.max(self.now, due)
+  return due < 0 and -1 or math.max(self.now, due)
 end
 
 -- args: now, version, subscription, want, lease ms, spread, seed, random, then limits: promote,
 -- scan, leases, trim, look ahead
 local function lease(keys, args)
-  local stripe = load(keys, args[2], args[1])
+  local stripe = load(keys, args[2], args[1], args[3])
   stripe:tidy(tonumber(args[12]))
   local sub = stripe:subscription(args[3])
   if sub.held > stripe.now then
@@ -902,10 +1130,10 @@ local function lease(keys, args)
       .. 'one, or end the stream.')
   end
   local self = setmetatable({stripe = stripe, sub = sub, seed = args[7], random = tonumber(args[8]), drawn = 0,
-    promote_max = tonumber(args[9]), scan_max = tonumber(args[10]), look_ahead = tonumber(args[13]),
+    runs_max = tonumber(args[9]), scan_max = tonumber(args[10]), look_ahead = tonumber(args[13]),
     pieces = {}, dead = {}}, Lease)
   local want, spread = tonumber(args[4]), tonumber(args[6])
-  local exhausted = stripe:promote(self.promote_max)
+  local exhausted = stripe:promote(sub, self.runs_max)
   local runs, dead = {}, {}
   if not (self:strict() and sub.leased + sub.delayed > 0) then
     if stripe.order ~= 'loose' then spread = 1 end
@@ -916,49 +1144,52 @@ local function lease(keys, args)
     local gather = stripe.order == 'key' and Lease.gather_groups or Lease.gather
     exhausted = gather(self, math.max(want, spread)) and exhausted
     if spread > 1 then self:pick(want, spread) end
-    self:join()
     local till = stripe.now + tonumber(args[5])
     for at, run in ipairs(self.pieces) do runs[at] = self:hand_out(run, till) end
     for at, run in ipairs(self.dead) do dead[at] = self:hand_out(run, till) end
   end
   local due = stripe:due(sub)
-  stripe:save()
+  stripe:save(true)
   local unstable = stripe.tail > stripe.stable and 1 or 0
-  return {stripe.epoch, runs, dead, exhausted and 0 or 1, string.format('%.0f', due), unstable}
+  return {stripe.epoch, runs, dead, exhausted and 0 or 1, due, unstable}
 end
 
 -- Settling -------------------------------------------------------------------------------------
 
--- The runs within [lo, hi) that a lease holds, cut at the borders.
-function Stripe:carve(sub, claim)
-  local own = prefix(sub)
-  local found = {}
-  if claim.lo >= claim.hi then raise('receipt_stale', 'The receipt names no messages.') end
-  local left = call('ZREVRANGEBYLEX', self.keys[PLACES], '[' .. own .. be(claim.lo), '[' .. own, 'LIMIT', 0, 1)
-  local rest = call('ZRANGEBYLEX', self.keys[PLACES], '(' .. own .. be(claim.lo), '(' .. own .. be(claim.hi))
-  for _, keys in ipairs({left, rest}) do
-    for _, key in ipairs(keys) do
-      local run = self:read_run(key)
-      local held = run.token == claim.token or (claim.earlier and run.token ~= '')
-      if held and run.hi > claim.lo and run.lo < claim.hi then found[#found + 1] = run end
-    end
+-- The runs that a lease holds within [lo, hi); they may reach beyond.
+function Stripe:held(sub, claim)
+  local own, found = sub.own .. 'x', {}
+  local function look_at(member)
+    local run = read_run(member)
+    local held = run.token == claim.token or (claim.earlier and run.token ~= '')
+    if held and run.hi > claim.lo then found[#found + 1] = run end
+    return run.hi
   end
-  if self.order ~= 'loose' then
-    for _, run in ipairs(found) do
-      if run.state ~= IS_LEASED or run.till <= self.now then
-        raise('receipt_stale', "The receipt's lease has expired, which ends it on an ordered queue.")
-      end
+  local left = self:last(own, own .. be(claim.lo + 1))
+  if left and look_at(left) >= claim.hi then return found end
+  for _, member in ipairs(self:some(own .. be(claim.lo + 1), own .. be(claim.hi), CLAIM_MAX)) do look_at(member) end
+  return found
+end
+
+-- Takes what a lease holds within [lo, hi) out of the index, cut to that range.
+function Stripe:carve(sub, claim)
+  if claim.lo >= claim.hi or claim.hi - claim.lo > CLAIM_MAX or claim.hi > NUMBER_MAX then
+    raise('receipt_stale', 'The receipt names no messages that one lease could hold.')
+  end
+  local found = self:held(sub, claim)
+  if #found == 0 then
+    raise('receipt_stale', "The receipt's lease has ended: its messages are done or were leased again.")
+  end
+  for _, run in ipairs(found) do
+    if self.order ~= 'loose' and (run.state ~= IS_LEASED or run.till <= self.now) then
+      raise('receipt_stale', "The receipt's lease has expired, which ends it on an ordered queue.")
     end
   end
   for at, run in ipairs(found) do
-    if run.lo < claim.lo then
-      run = self:split(sub, run, claim.lo)
-      found[at] = run
-    end
-    if run.hi > claim.hi then self:split(sub, run, claim.hi) end
-  end
-  if #found == 0 then
-    raise('receipt_stale', "The receipt's lease has ended: its messages are done or were leased again.")
+    self:leave(sub, run)
+    if run.lo < claim.lo then self:enter(sub, part_of(run, run.lo, claim.lo)) end
+    if run.hi > claim.hi then self:enter(sub, part_of(run, claim.hi, run.hi)) end
+    found[at] = part_of(run, math.max(run.lo, claim.lo), math.min(run.hi, claim.hi))
   end
   return found
 end
@@ -969,13 +1200,14 @@ function acts.acknowledge(self, sub, claim)
   if claim.hi <= sub.floor then return 0 end
   local ok, runs = pcall(self.carve, self, sub, claim)
   if not ok then
+    -- Said twice, perhaps because the first answer was lost.
     if type(runs) == 'table' and runs.refusal and self:is_done(sub, claim.lo, claim.hi) then return 0 end
     error(runs, 0)
   end
   local count = 0
   for _, run in ipairs(runs) do
-    self:settle(sub, run)
     self:add_done(sub, run.lo, run.hi)
+    self:offer(sub, run.group)
     count = count + run.hi - run.lo
   end
   return count
@@ -985,16 +1217,10 @@ function acts.extend(self, sub, claim, lease_ms)
   local count = 0
   for _, run in ipairs(self:carve(sub, claim)) do
     if run.released == 0 then
-      self:take_out(sub, run)
-      if self.order == 'key' and run.state == IS_READY then
-        local group = self:read_group(sub, run.group)
-        group.waiting, group.out = group.waiting - 1, group.out + 1
-        self:offer(sub, group)
-      end
-      run.state = IS_LEASED
-      self:make_wait(sub, run, self.now + tonumber(lease_ms))
+      run.state, run.till = IS_LEASED, self.now + tonumber(lease_ms)
       count = count + run.hi - run.lo
     end
+    self:enter(sub, run)
   end
   if count == 0 then raise('receipt_stale', 'The messages were released; there is no lease to extend.') end
   return count
@@ -1008,9 +1234,8 @@ function acts.release(self, sub, claim, delay_ms)
       local doublings = math.min(math.max(run.receives - 1, 0), 40)
       wait_ms = math.min(self.backoff * 2 ^ doublings, self.backoff_max)
     end
-    self:take_out(sub, run)
-    run.state, run.released = IS_WAITING, 1
-    self:make_wait(sub, run, self.now + wait_ms)
+    run.state, run.released, run.till = IS_WAITING, 1, self.now + wait_ms
+    self:enter(sub, run)
     count = count + run.hi - run.lo
   end
   return count
@@ -1019,7 +1244,7 @@ end
 -- args: now, version, channel, subscription, act, its number or '', trim limit, most copies, then five per
 -- claim: epoch, token, lo, hi, earlier
 local function settle(keys, args)
-  local self = load(keys, args[2], args[1])
+  local self = load(keys, args[2], args[1], args[4])
   local sub = self:subscription(args[4])
   local act, answers = acts[args[5]], {}
   for at = 9, #args, 5 do
@@ -1054,13 +1279,15 @@ local function configured(self, args, at)
   self.receives_max = tonumber(args[at + 7])
   self.backoff, self.backoff_max = tonumber(args[at + 8]), tonumber(args[at + 9])
   self.copies, self.when_short = tonumber(args[at + 10]), args[at + 11]
+  call('HSET', self.keys[M], 'c', pack_settings(self))
 end
 
 -- args: now, first subscription, then settings (see configured)
 local function create(keys, args)
   if call('EXISTS', keys[M]) == 1 then return 0 end
-  local self = setmetatable({epoch = 1, tail = 0, stable = 0, head = 0, dropped = 0, nbytes = 0, clock = 0,
-    numbered = 0, subs = {}, owner = call('CLUSTER', 'MYID'), keys = keys, now = now_of(args[1]), keep = 0}, Stripe)
+  local self = setmetatable({keys = keys, subs = {}, raw = '', now = now_of(args[1]), epoch = 1, tail = 0, stable = 0,
+    head = 0, dropped = 0, nbytes = 0, numbered = 0, owner = call('CLUSTER', 'MYID'), oldest = -1, kept = 0,
+    marked = -1, marked_at = 0, delays = 0, garbage = ''}, Stripe)
   configured(self, args, 3)
   self:add_subscription(args[2], 0)
   self:save()
@@ -1075,19 +1302,13 @@ local function configure(keys, args)
     raise('settings_stale', "The queue's settings have version " .. self.version .. ' already, not ' .. version .. '.')
   end
   if order ~= self.order then
-    for _, sub in pairs(self.subs) do
-      if sub.floor < self.tail then
-        raise('settings_refused', "order can change from '" .. self.order .. "' to '" .. order .. "' only while no "
-          .. 'message is waiting or leased: drain the queue, or purge it.')
-      end
+    if self:done_floor() < self.tail then
+      raise('settings_refused', "order can change from '" .. self.order .. "' to '" .. order .. "' only while no "
+        .. 'message is waiting or leased: drain the queue, or purge it.')
     end
-    for _, sub in pairs(self.subs) do self:clear_subscription(sub) end
+    for _, sub in pairs(self:everybody()) do self:drop_all(sub, sub.floor) end
   end
-  local kept = self.keep
   configured(self, args, 3)
-  if kept == 0 then
-    for _, sub in pairs(self.subs) do self:mark(sub) end
-  end
   self:save()
   self:announce(args[2])
   return 1
@@ -1101,53 +1322,57 @@ end
 
 -- args: now, channel, name, kind of start, value, most subscriptions
 local function subscribe(keys, args)
-  local self = load(keys, '0', args[1])
+  local self = load(keys, '0', args[1], args[3])
   local name, kind, value = args[3], args[4], tonumber(args[5])
-  local sub = self.subs[name]
+  local sub = self:maybe_subscription(name)
   if not sub then
-    local offset = self.head
-    if kind == 'latest' then offset = self.tail elseif kind == 'offset' then offset = value end
-    local count
-    sub, count = self:add_subscription(name, offset)
-    if count >= tonumber(args[6]) then
+    if call('ZCARD', keys[FLOORS]) >= tonumber(args[6]) then
       raise('limit_exceeded', 'A queue has at most ' .. args[6] .. ' subscriptions.')
     end
+    local offset = self.head
+    if kind == 'latest' then offset = self.tail elseif kind == 'offset' then offset = value end
+    sub = self:add_subscription(name, offset)
     self:save()
     self:announce(args[2])
   end
-  return string.format('%.0f', sub.floor)
+  return sub.floor
 end
 
+-- args: now, name
 local function unsubscribe(keys, args)
-  local self = load(keys, '0', args[1])
-  local sub = self.subs[args[2]]
+  local self = load(keys, '0', args[1], args[2])
+  local sub = self:maybe_subscription(args[2])
   if sub then
-    self:clear_subscription(sub)
+    self:forget(sub)
     self.subs[args[2]] = nil
+    call('HDEL', keys[M], '=' .. args[2])
+    call('ZREM', keys[FLOORS], args[2])
     self:save()
   end
   return 1
 end
 
--- args: now, subscription, owner, lease ms, promote limit
+-- args: now, subscription, owner, lease ms, promote limit. Answers fence and offset; fence 0: call again.
 local function claim(keys, args)
-  local self = load(keys, '0', args[1])
+  local self = load(keys, '0', args[1], args[2])
   local sub = self:subscription(args[2])
   if sub.owner ~= args[3] and sub.held > self.now then
     raise('subscription_busy', "Subscription '" .. args[2] .. "' is streamed from by somebody else for at least "
-      .. string.format('%.0f', sub.held - self.now) .. ' ms more.')
+      .. digits(sub.held - self.now) .. ' ms more.')
   end
-  while not self:promote(tonumber(args[5])) do end
-  if sub.leased > 0 or sub.delayed > 0 or sub.above > 0 then
+  if not self:promote(sub, tonumber(args[5])) then
     self:save()
-    return refuse('subscription_busy', string.format("Subscription '%s' is received from: %.0f messages are leased, "
+    return {0, 0}
+  end
+  if sub.leased > 0 or sub.delayed > 0 or sub.above > 0 then
+    raise('subscription_busy', string.format("Subscription '%s' is received from: %.0f messages are leased, "
       .. '%.0f wait and %.0f are done out of order. Stream from a subscription of its own.', args[2], sub.leased,
       sub.delayed, sub.above))
   end
   sub.fence = sub.fence + 1
   sub.owner, sub.held = args[3], self.now + tonumber(args[4])
   self:save()
-  return {sub.fence, string.format('%.0f', sub.floor)}
+  return {sub.fence, sub.floor}
 end
 
 function Stripe:check_fence(name, fence)
@@ -1161,7 +1386,7 @@ end
 
 -- args: now, subscription, fence, lease ms
 local function hold(keys, args)
-  local self = load(keys, '0', args[1])
+  local self = load(keys, '0', args[1], args[2])
   local sub = self:check_fence(args[2], tonumber(args[3]))
   local lease_ms = tonumber(args[4])
   if lease_ms > 0 then sub.held = self.now + lease_ms else sub.held, sub.owner = 0, '' end
@@ -1169,87 +1394,101 @@ local function hold(keys, args)
   return 1
 end
 
--- args: now, subscription, offset, fence, trim limit
+-- args: now, subscription, offset, fence, trim limit. Answers whether to call again.
 local function commit(keys, args)
-  local self = load(keys, '0', args[1])
+  local self = load(keys, '0', args[1], args[2])
   local fence = tonumber(args[4])
   local sub = fence > 0 and self:check_fence(args[2], fence) or self:subscription(args[2])
-  self:drop_subscription_below(sub, math.min(tonumber(args[3]), self.stable))
+  local offset = math.min(tonumber(args[3]), self.stable)
+  local reached = self:drop_subscription_below(sub, offset)
   self:tidy(tonumber(args[5]))
   self:save()
-  return 1
+  return reached < offset and 1 or 0
 end
 
-function Stripe:waiting(sub)
-  return self.stable - sub.floor - sub.above - sub.leased - sub.delayed
+function Stripe:waiting(sub, tail)
+  return math.max(0, tail - sub.floor - sub.above - sub.leased - sub.delayed)
 end
 
 -- args: now, trim limit
 local function purge(keys, args)
   local self = load(keys, '0', args[1])
   local count = 0
-  for _, sub in pairs(self.subs) do
-    count = math.max(count, self:waiting(sub) + sub.leased + sub.delayed)
+  for _, sub in pairs(self:everybody()) do
+    count = math.max(count, self:waiting(sub, self.tail) + sub.leased + sub.delayed)
   end
   self:drop_below(self.tail)
   self:tidy(tonumber(args[2]))
   self:save()
-  return string.format('%.0f', count)
-end
-
--- args: now, trim limit
-local function trim(keys, args)
-  local self = load(keys, '0', args[1])
-  local head = -1
-  while head < self.head do
-    head = self.head
-    self:tidy(tonumber(args[2]))
-  end
-  self:save()
-  return string.format('%.0f', head)
-end
-
--- Messages that a subscription has not come to yet and that wait for their time; looks at so many blocks.
-function Stripe:delayed_ahead(sub, most)
-  local at, count = math.max(sub.scan, sub.floor), 0
-  for _ = 1, most do
-    if at >= self.stable then break end
-    local note = self:note_at(at)
-    if not note then break end
-    if note.not_before > self.now then count = count + note.stop - math.max(at, note.base) end
-    at = note.stop
-  end
   return count
 end
 
--- args: now, trim limit, promote limit
+-- args: now, trim limit. Answers the head, and whether to call again.
+local function trim(keys, args)
+  local self = load(keys, '0', args[1])
+  local head = self.head
+  self:tidy(tonumber(args[2]))
+  self:save(true)
+  return {self.head, (self.head > head or self.garbage ~= '') and 1 or 0}
+end
+
+-- The delayed blocks that are not due, newest first: base, end and how many messages they and those before them have.
+function Stripe:delayed_blocks()
+  local found, count = {}, 0
+  if self.delays == 0 then return found end
+  local some = call('ZREVRANGE', self.keys[DELAYS], '0', word(DELAYS_MAX - 1))
+  for _, member in ipairs(some) do
+    local last, messages, not_before = struct.unpack('>I8I4I8', member)
+    if not_before > self.now then
+      count = count + messages
+      found[#found + 1] = {base = last + 1 - messages, stop = last + 1, count = count}
+    end
+  end
+  return found
+end
+
+-- Messages of such blocks from an offset on.
+local function delayed_from(blocks, offset)
+  local lo, hi = 0, #blocks
+  while lo < hi do
+    local middle = math.ceil((lo + hi) / 2)
+    if blocks[middle].stop > offset then lo = middle else hi = middle - 1 end
+  end
+  if lo == 0 then return 0 end
+  return blocks[lo].count - math.max(0, offset - blocks[lo].base)
+end
+
+-- args: now, trim limit, promote limit. The last of the answer says whether to call again for the exact truth.
 local function stats(keys, args)
   local self = load(keys, '0', args[1])
   self:tidy(tonumber(args[2]))
-  while not self:promote(tonumber(args[3])) do end
-  local first = self:note_at(0)
+  local blocks, left = self:delayed_blocks(), tonumber(args[3])
   local subs = {}
-  for name, sub in pairs(self.subs) do
-    local ahead = self:delayed_ahead(sub, 1000)
-    subs[#subs + 1] = {name, string.format('%.0f', sub.floor), string.format('%.0f', self:waiting(sub) - ahead),
+  for name, sub in pairs(self:everybody()) do
+    if left > 0 then
+      local _, promoted = self:promote(sub, left)
+      left = left - promoted
+    end
+    local ahead = delayed_from(blocks, math.max(sub.scan, sub.floor))
+    subs[#subs + 1] = {name, sub.floor, math.max(0, self:waiting(sub, self.stable) - ahead),
       sub.leased, sub.delayed + ahead}
   end
-  self:save()
-  return {self.epoch, string.format('%.0f', self.head), string.format('%.0f', self.stable),
-    string.format('%.0f', self.nbytes), string.format('%.0f', first and first.stored or 0), subs}
+  self:save(true)
+  return {self.epoch, self.head, self.stable, self.nbytes, math.max(0, self.oldest), subs,
+    left == 0 and 1 or 0}
 end
 
 -- args: now, trim limit. Answers epoch, head, visible tail.
 local function bounds(keys, args)
   local self = load(keys, '0', args[1])
   self:tidy(tonumber(args[2]))
-  self:save()
-  return {self.epoch, string.format('%.0f', self.head), string.format('%.0f', self.stable)}
+  self:save(true)
+  return {self.epoch, self.head, self.stable}
 end
 
 -- args: time. Answers the first offset stored then or later.
 local function find(keys, args)
-  local self = load(keys, '0', '')
+  local self = look(keys)
   local lo, hi, time = self.head, self.stable, tonumber(args[1])
   while lo < hi do
     local middle = math.floor((lo + hi) / 2)
@@ -1262,28 +1501,32 @@ local function find(keys, args)
       hi = math.max(lo, note.base)
     end
   end
-  return string.format('%.0f', lo)
+  return math.min(lo, self.stable)
 end
 
--- args: offset. What is below it is on as many copies as was promised, and may be seen.
+-- args: offset, channel. What is below it is on as many copies as was promised, and may be seen.
 local function stable(keys, args)
-  local self = load(keys, '0', '')
+  local self = load(keys, '0', nil)
   local offset = math.min(tonumber(args[1]), self.tail)
   if offset > self.stable then
     self.stable = offset
     self:save()
     self:announce(args[2])
   end
-  return string.format('%.0f', self.stable)
+  return self.stable
 end
 
 -- Records --------------------------------------------------------------------------------------
--- KEYS: 1 hash of values: version, expiry, value; 2 zset of their keys in lexical order
+-- KEYS: 1 hash of values: version, expiry, value; 2 zset of their keys in lexical order; 3 zset of those that expire, by
+-- when they do
+
+-- Bytes of records that one scan answers, and expired records that one change removes.
+local SCAN_BYTES_MAX, EXPIRED_MAX = 4 * 1024 * 1024, 20
 
 local function live(keys, key, now)
   local raw = call('HGET', keys[1], key)
   if not raw then return nil end
-  local version, expires, value = unpack(unpack_(raw))
+  local version, expires, value = cmsgpack.unpack(raw)
   if expires > 0 and expires <= now then return nil end
   return {version, expires, value}
 end
@@ -1296,44 +1539,61 @@ local function check_version(record, key, expect)
   return version
 end
 
+local function remove_records(keys, names)
+  in_parts('HDEL', keys[1], names)
+  in_parts('ZREM', keys[2], names)
+  in_parts('ZREM', keys[3], names)
+end
+
+local function remove_expired(keys, now)
+  remove_records(keys, call('ZRANGEBYSCORE', keys[3], '-inf', digits(now), 'LIMIT', '0', word(EXPIRED_MAX)))
+end
+
 local function record_get(keys, args)
   local record = live(keys, args[2], now_of(args[1]))
   if not record then return {} end
-  return {record[1], string.format('%.0f', record[2]), record[3]}
+  return record
 end
 
 -- args: now, key, value, expected version or '', expiry
 local function record_put(keys, args)
-  local version = check_version(live(keys, args[2], now_of(args[1])), args[2], args[4]) + 1
-  call('HSET', keys[1], args[2], pack({version, tonumber(args[5]), args[3]}))
-  call('ZADD', keys[2], 0, args[2])
+  local now, expires = now_of(args[1]), tonumber(args[5])
+  local version = check_version(live(keys, args[2], now), args[2], args[4]) + 1
+  remove_expired(keys, now)
+  call('HSET', keys[1], args[2], cmsgpack.pack(version, expires, args[3]))
+  call('ZADD', keys[2], '0', args[2])
+  if expires > 0 then call('ZADD', keys[3], args[5], args[2]) else call('ZREM', keys[3], args[2]) end
   return version
 end
 
+-- args: now, key, expected version or ''
 local function record_remove(keys, args)
-  local record = live(keys, args[2], now_of(args[1]))
+  local now = now_of(args[1])
+  local record = live(keys, args[2], now)
   check_version(record, args[2], args[3])
-  call('HDEL', keys[1], args[2])
-  call('ZREM', keys[2], args[2])
+  remove_records(keys, {args[2]})
+  remove_expired(keys, now)
   return record and 1 or 0
 end
 
--- args: now, from (with its bracket), to (with its bracket), most
+-- args: now, from (with its bracket), to (with its bracket), most. Answers where to go on, '' when at the end, and what
+-- was found.
 local function record_scan(keys, args)
   local now, found, from = now_of(args[1]), {}, args[2]
-  local most = tonumber(args[4])
-  while #found < most do
-    local some = call('ZRANGEBYLEX', keys[2], from, args[3], 'LIMIT', 0, 100)
-    if #some == 0 then break end
+  local most, bytes_left = tonumber(args[4]), SCAN_BYTES_MAX
+  while true do
+    local some = call('ZRANGEBYLEX', keys[2], from, args[3], 'LIMIT', '0', word(SOME))
     for _, key in ipairs(some) do
+      if #found == most or bytes_left <= 0 then return {from, found} end
       local record = live(keys, key, now)
-      if record and #found < most then
-        found[#found + 1] = {key, record[1], string.format('%.0f', record[2]), record[3]}
+      if record then
+        found[#found + 1] = {key, record[1], record[2], record[3]}
+        bytes_left = bytes_left - #key - #record[3]
       end
+      from = '(' .. key
     end
-    from = '(' .. some[#some]
+    if #some < SOME then return {'', found} end
   end
-  return found
 end
 
 local function register(name, work, flags)

@@ -54,10 +54,10 @@ if TYPE_CHECKING:
     from ringdove.stores.fabric.wire import Word
 
 #: Suffixes of a stripe's keys, in the order of `library.lua`.
-_SUFFIXES = "mlnkpijhxtrwgqdc"
+_SUFFIXES = "mlnkpijxfyoc"
 
 _RECORDS_TAG = b"ringdove-records"
-_RECORD_KEYS = (b"rd:{ringdove-records}:v", b"rd:{ringdove-records}:k")
+_RECORD_KEYS = tuple(b"rd:{%b}:%b" % (_RECORDS_TAG, suffix) for suffix in (b"v", b"k", b"e"))
 
 #: Stripes whose keys and lately read blocks are remembered, and the bytes of such blocks.
 _STRIPES_MAX = 10_000
@@ -352,10 +352,12 @@ class FabricStore:
         self, stripe: StripeId, subscription: str, owner: bytes, lease_ms: int
     ) -> Claimed:
         """See StripeStore."""
-        fence, offset = await self._ask(
-            self._place(stripe), "claim", self._now(), subscription, owner, lease_ms,
-            limits.PROMOTE_PER_CALL_MAX,
-        )  # fmt: skip
+        fence = 0
+        while not fence:  # Leases that have ended are noticed some at a time.
+            fence, offset = await self._ask(
+                self._place(stripe), "claim", self._now(), subscription, owner, lease_ms,
+                limits.PROMOTE_PER_CALL_MAX,
+            )  # fmt: skip
         return Claimed(fence, int(offset))
 
     async def hold(self, stripe: StripeId, subscription: str, fence: int, lease_ms: int) -> None:
@@ -372,10 +374,12 @@ class FabricStore:
         lazy: bool = False,  # noqa: ARG002  one call is as durable as another
     ) -> None:
         """See StripeStore."""
-        await self._ask(
-            self._place(stripe), "commit", self._now(), subscription, offset, fence,
-            limits.TRIM_BLOCKS_PER_COMMIT_MAX,
-        )  # fmt: skip
+        more = True
+        while more:  # Leases below the offset are given up some at a time.
+            more = await self._ask(
+                self._place(stripe), "commit", self._now(), subscription, offset, fence,
+                limits.TRIM_BLOCKS_PER_COMMIT_MAX,
+            )  # fmt: skip
 
     async def purge(self, stripe: StripeId) -> int:
         """See StripeStore."""
@@ -385,14 +389,19 @@ class FabricStore:
     async def trim(self, stripe: StripeId) -> int:
         """See StripeStore."""
         most = limits.TRIM_BLOCKS_PER_COMMIT_MAX
-        return int(await self._ask(self._place(stripe), "trim", self._now(), most))
+        more = True
+        while more:
+            head, more = await self._ask(self._place(stripe), "trim", self._now(), most)
+        return int(head)
 
     async def stats(self, stripe: StripeId) -> StripeStats:
         """See StripeStore."""
-        epoch, head, tail, nbytes, oldest, subs = await self._ask(
-            self._place(stripe), "stats", self._now(), limits.TRIM_BLOCKS_PER_COMMIT_MAX,
-            limits.PROMOTE_PER_CALL_MAX,
-        )  # fmt: skip
+        more = True
+        while more:  # Leases that have ended are noticed some at a time.
+            epoch, head, tail, nbytes, oldest, subs, more = await self._ask(
+                self._place(stripe), "stats", self._now(), limits.TRIM_BLOCKS_PER_COMMIT_MAX,
+                limits.PROMOTE_PER_CALL_MAX,
+            )  # fmt: skip
         found = [
             SubscriptionStats(name.decode(), int(floor), max(0, int(waiting)), leased, delayed)
             for name, floor, waiting, leased, delayed in subs
@@ -501,14 +510,18 @@ class FabricStore:
 
     async def scan(self, prefix: str, after: str = "", count_max: int = 1000) -> list[Record]:
         """See RecordStore."""
-        start = f"({after}" if after and after >= prefix else f"[{prefix}"
-        told = await self._record(
-            "scan", self._now(), start, b"(" + prefix.encode() + b"\xff", count_max
-        )
-        return [
-            Record(key.decode(), value, version, int(expires))
-            for key, version, expires, value in told
-        ]
+        start: Word = f"({after}" if after and after >= prefix else f"[{prefix}"
+        end = b"(" + prefix.encode() + b"\xff"
+        found: list[Record] = []
+        while start and len(found) < count_max:
+            start, told = await self._record(
+                "scan", self._now(), start, end, count_max - len(found)
+            )
+            found += [
+                Record(key.decode(), value, version, int(expires))
+                for key, version, expires, value in told
+            ]
+        return found
 
 
 def _settings(settings: QueueSettings, version: int) -> list[Word]:
