@@ -172,6 +172,7 @@ def test_a_failure_inside_is_told_without_details(server, protocol, monkeypatch,
     async def fail(*_: Any) -> Any:
         raise RuntimeError("disk 7 at /secret/path")
 
+    monkeypatch.setattr(broker.enqueuer, "put", lambda *_: None)
     monkeypatch.setattr(broker, "send", fail)
     with caplog.at_level(logging.DEBUG):
         answer = owner.ask(protocol, "SendMessage", QueueUrl=url, MessageBody="m")
