@@ -144,7 +144,7 @@ def _in_place(blueprint: Blueprint, member: Member, views: Views) -> bool:
         return False
     master_view = views[master.address]
     assert master_view is not None
-    if master is member:
+    if master == member:
         return True
     return (
         view.me.master == master_view.me.id and view.linked and member.address in master_view.copies
@@ -260,7 +260,12 @@ def _check_ours(blueprint: Blueprint, views: Views, *, forming: bool) -> None:
             f"{len(silent)} of {len(blueprint.members)} Redis processes do not answer: "
             f"{', '.join(silent)}. Start them first."
         )
-    ids = {view.me.id for view in views.values() if view is not None}
+    ids: dict[str, NodeAddress] = {}
+    for address, view in views.items():
+        if view is not None and ids.setdefault(view.me.id, address) != address:
+            raise StoreUnavailable(
+                f"{address} and {ids[view.me.id]} are one process: these hosts have one address."
+            )
     for address, view in views.items():
         for node in view.nodes if view is not None else []:
             if node.id not in ids and node.address not in views and "noaddr" not in node.flags:
@@ -365,31 +370,35 @@ def _forget_former(views: Views) -> None:
 # -- handing masters over -----------------------------------------------------------------------
 
 
-def hand_back(blueprint: Blueprint) -> list[Handed]:
-    """Move each master to the first process in ring order that runs; what was moved.
+def hand_back(blueprint: Blueprint, server: str | None = None) -> list[Handed]:
+    """Move masters to the first process in ring order that runs, or only those of one server.
 
     Redis does it without losing anything: the old master stops writing until the new one has all.
+    A copy that stood for election in the last four node timeouts lets it wait that long; processes
+    of a server that has just returned did not.
     """
-    return _hand(blueprint, without=())
+    return _hand(blueprint, only_to=server)
 
 
 def hand_over(blueprint: Blueprint, server: str) -> list[Handed]:
     """Move the masters of a server to others, as far as there are copies."""
-    return _hand(blueprint, without=(server,))
+    return _hand(blueprint, away_from=server)
 
 
-def _hand(blueprint: Blueprint, without: Collection[str]) -> list[Handed]:
+def _hand(
+    blueprint: Blueprint, *, away_from: str | None = None, only_to: str | None = None
+) -> list[Handed]:
+    """Move each master to the first process in ring order that may have it."""
     views = look(member.address for member in blueprint.members)
     moved = []
     for shard, master in masters_of(blueprint, views).items():
-        fit = [
-            member
-            for member in blueprint.holding(shard)
-            if member.server not in without and _in_place(blueprint, member, views)
-        ]
-        if master is not None and fit and fit[0] != master:
-            _fail_over(blueprint, fit[0])
-            moved.append(Handed(shard, master.server, fit[0].server))
+        holders = [member for member in blueprint.holding(shard) if member.server != away_from]
+        first = next((m for m in holders if _in_place(blueprint, m, views)), None)
+        if master is None or first is None or only_to not in (None, first.server):
+            continue
+        if first != master:
+            _fail_over(blueprint, first)
+            moved.append(Handed(shard, master.server, first.server))
     if moved:
         shards = {handed.shard for handed in moved}
         awaited = [m for m in blueprint.members if m.shard in shards and views[m.address]]
@@ -404,7 +413,7 @@ def _fail_over(blueprint: Blueprint, target: Member) -> None:
     def serves() -> bool:
         nonlocal asked_s
         views = look(member.address for member in blueprint.holding(target.shard))
-        if master_of(blueprint, target.shard, views) is target:
+        if master_of(blueprint, target.shard, views) == target:
             return True
         if time.monotonic() - asked_s >= _ASK_AGAIN_S:
             with contextlib.suppress(ReplyError, NodeLost):

@@ -119,13 +119,20 @@ class LocalCluster:
 
     def running(self, members: Sequence[Member] | None = None) -> list[Running]:
         """The processes of members, or all, that are alive."""
+        self._refresh()
         chosen = self.blueprint.members if members is None else members
         return [found for found in map(self._running, chosen) if processes.is_alive(found)]
 
     def paused(self) -> set[str]:
         """The members that are stopped by a signal."""
+        self._refresh()
         members = self.blueprint.members
         return {m.name for m in members if processes.is_paused(self._running(m))}
+
+    def _refresh(self) -> None:
+        """Take notice of what other commands have written."""
+        if LocalCluster.exists(self.directory):
+            self._record = _read(self.directory)
 
     def _running(self, member: Member) -> Running:
         pid = self._record.pids.get(member.name, 0)
@@ -212,7 +219,7 @@ class LocalCluster:
             conf = place / "redis.conf"
             conf.write_text(redis_conf(self.blueprint, member, str(place)))
             self._record.pids[member.name] = processes.start(program, conf).pid
-        self._save()
+            self._save()  # Whatever happens next, `down` finds it.
         forming.await_answers(members, show, lambda: self._check_alive(members))
         return strangers
 
@@ -259,7 +266,7 @@ class LocalCluster:
         processes.send_signal(self.running(members), signal.SIGCONT)
         alive = [m for m in members if processes.is_alive(self._running(m))]
         forming.await_settled(self.blueprint, alive)
-        return Returned([], [], forming.hand_back(self.blueprint) if hand_back else [])
+        return Returned([], [], forming.hand_back(self.blueprint, server) if hand_back else [])
 
     def status(self) -> ClusterStatus:
         """Who is master and copy of what."""
@@ -287,7 +294,7 @@ class LocalCluster:
             strangers = self._start(members)
             self._put_in_place(strangers)
             forming.await_settled(self.blueprint, members)
-            handed = forming.hand_back(self.blueprint) if hand_back else []
+            handed = forming.hand_back(self.blueprint, server) if hand_back else []
         return Returned([m.name for m in members], [m.name for m in strangers], handed)
 
     def _put_in_place(self, strangers: Sequence[Member]) -> None:

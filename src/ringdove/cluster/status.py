@@ -119,7 +119,7 @@ def _member(
     lag_bytes = lag_s = None
     if view is None:
         state = "paused" if member.name in paused else "down"
-    elif master is member:
+    elif master == member:
         state = "master"
     elif master is not None and (master_view := views[master.address]) is not None:
         confirmed = master_view.copies.get(member.address)
