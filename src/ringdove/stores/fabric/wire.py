@@ -50,7 +50,8 @@ class Loop:
     """The event loop of a store's connections, in a thread of its own."""
 
     def __init__(self) -> None:
-        self.loop = _new_loop()
+        # Not uvloop: closing one in a thread of its own was seen to hang.
+        self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="ringdove-fabric", daemon=True)
         self._thread.start()
 
@@ -62,7 +63,7 @@ class Loop:
     def stop(self) -> None:
         """End the thread."""
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
+        self._thread.join(_STOP_S)
 
 
 class Node:
@@ -252,19 +253,14 @@ class _Wire(asyncio.Protocol):
                 self._transport.close()
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop  # noqa: PLC0415  plain asyncio does where it is missing
-    except ImportError:
-        return asyncio.new_event_loop()
-    return cast("asyncio.AbstractEventLoop", uvloop.new_event_loop())
-
-
 #: Its stub knows only tuples of one word.
 _pack: Any = hiredis.pack_command
 
 _NOT_ENOUGH = object()
 _CONNECT_S = 2.0
+
+#: Seconds for the thread to end.
+_STOP_S = 5.0
 
 #: Milliseconds that copies have to take over a change.
 WAIT_MS = 1_000
