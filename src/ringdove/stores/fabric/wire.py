@@ -58,12 +58,21 @@ class Loop:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+        self.loop.run_until_complete(_finish_turns())
         self.loop.close()
 
     def stop(self) -> None:
         """End the thread."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(_STOP_S)
+
+
+async def _finish_turns() -> None:
+    """Let connections that were closed come to their end, and end attempts to connect."""
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    for _ in range(_LAST_TURNS):
+        await asyncio.sleep(0)
 
 
 class Node:
@@ -261,6 +270,9 @@ _CONNECT_S = 2.0
 
 #: Seconds for the thread to end.
 _STOP_S = 5.0
+
+#: Turns of the loop in which a closed connection ends.
+_LAST_TURNS = 5
 
 #: Milliseconds that copies have to take over a change.
 WAIT_MS = 1_000
