@@ -62,7 +62,7 @@ def audit(redis: RedisProcess, prefix: str) -> list[str]:
         members[int.from_bytes(member[:4], "big")].append(member[4:])
     for name, sub in subs.items():
         faults += [f"{name!r}: {fault}" for fault in _audit_index(sub, members[sub["number"]])]
-    forgotten = struct.iter_unpack(">I", state["garbage"].encode())
+    forgotten = struct.iter_unpack(">I", state["garbage"])
     known = {sub["number"] for sub in subs.values()} | {number for (number,) in forgotten}
     faults += [
         f"index of {number} is left"
@@ -70,6 +70,18 @@ def audit(redis: RedisProcess, prefix: str) -> list[str]:
         if members[number] and number not in known
     ]
     return faults + _audit_log(redis, prefix, state)
+
+
+def alter(redis: RedisProcess, prefix: str, sub: str | None = None, **chosen: Any) -> None:
+    """Change what a stripe, or a subscription of it, has written: to set a scene for a test."""
+    names, field = (_STATE, "s") if sub is None else (_SUBSCRIPTION, f"={sub}")
+    raw = redis.ask("HGET", prefix + "m", field)
+    head = raw[:8] if sub is None else b""
+    values = {**_named(names, raw[len(head) :]), **chosen}
+    packed = [v.decode() if isinstance(v, bytes) else v for v in values.values()]
+    redis.ask("HSET", prefix + "m", field, head + b"".join(map(msgspec.msgpack.encode, packed)))
+    if sub is not None:
+        redis.ask("ZADD", prefix + "f", values["floor"], sub)
 
 
 def _audit_index(sub: dict[str, Any], members: list[bytes]) -> list[str]:
@@ -155,7 +167,7 @@ def _audit_log(redis: RedisProcess, prefix: str, state: dict[str, Any]) -> list[
         int(entry[0].partition(b"-")[0]) for entry in redis.ask("XRANGE", prefix + "l", "-", "+")
     ] != [note[0] for note in notes]:
         faults.append("log and notes differ")
-    if hashes - {note[0].to_bytes(8, "big") for note in notes}:
+    if {field[:8] for field in hashes} - {note[0].to_bytes(8, "big") for note in notes}:
         faults.append("key hashes of blocks that are gone")
     return faults
 
@@ -172,10 +184,17 @@ def _numbers(member: bytes) -> tuple[int, int]:
 
 
 def _named(names: tuple[str, ...], packed: bytes) -> dict[str, Any]:
-    """Values that are packed one behind the other, which an array of so many is after its head."""
-    return dict(
-        zip(names, msgspec.msgpack.decode(bytes([0x90 + len(names)]) + packed), strict=True)
-    )
+    """Values that are packed one behind the other, as in an array after its head; text as bytes."""
+    head = bytes([0x90 + len(names)])
+    values = msgspec.msgpack.decode(head + packed, type=list[msgspec.Raw])
+    return dict(zip(names, map(_value, values), strict=True))
+
+
+def _value(raw: msgspec.Raw) -> Any:
+    data = bytes(raw)
+    if 0xA0 <= data[0] < 0xC0:
+        return data[1:]
+    return data[2:] if data[0] == 0xD9 else msgspec.msgpack.decode(data)
 
 
 def _pairs(reply: list[bytes]) -> dict[bytes, bytes]:

@@ -117,7 +117,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.do("append_judged", claim)
 
     @precondition(lambda self: self.subs())
-    @rule(sub=SUBS, want=st.sampled_from([1, 2, 3, 5, 100]), lease_ms=LEASES_MS)
+    @rule(sub=SUBS, want=st.sampled_from([1, 2, 3, 5, 1000]), lease_ms=LEASES_MS)
     def lease(self, sub: str, want: int, lease_ms: int) -> None:
         self.do("lease", self.known(sub), want, lease_ms)
 

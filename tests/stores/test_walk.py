@@ -100,7 +100,7 @@ class Walk:
         )
 
     def lease(self) -> None:
-        want, spread = self.pick(1, 1, 2, 3, 6, 100), self.chance.choice(self.spreads)
+        want, spread = self.pick(1, 1, 2, 3, 6, 1000), self.chance.choice(self.spreads)
         self.sides.do("lease", self.sub(), want, self.pick(10, 40, 100), spread)
 
     def picks(self) -> list[tuple[int, float, float, str]]:

@@ -6,7 +6,7 @@
 --    1 m  hash     the stripe: s its state, c its settings, =NAME each subscription (all cmsgpack)
 --    2 l  stream   the log: id = offset of a block's last message, fields b (block), s (stored ms)
 --    3 n  zset     notes on blocks, in lexical order: last offset, count, bytes, stored, not before
---    4 k  hash     key hashes of blocks of key-ordered queues, by last offset
+--    4 k  hash     key hashes of blocks of key-ordered queues, 1,024 each, by last offset and part
 --    5 p  hash     producers: next sequence, sequence and base of the last segment
 --    6 i  hash     message ids: offset, when seen
 --    7 j  zset     message ids by when they were seen
@@ -35,21 +35,27 @@
 -- hexadecimal digits. Whatever a call does is bounded by the limits it brings; one that has to stop says so and is called
 -- again. Refusals are answered as {'!', code, text, number}. Version 1.
 
-local M, LOG, NOTES, HASHES, PRODUCERS, IDS, SEEN, INDEX, FLOORS, DELAYS, HEARD, MARKS = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
+local M, LOG, NOTES, HASHES, PRODUCERS, IDS = 1, 2, 3, 4, 5, 6
+local SEEN, INDEX, FLOORS, DELAYS, HEARD, MARKS = 7, 8, 9, 10, 11, 12
 local IS_READY, IS_LEASED, IS_WAITING = 0, 1, 2
 local NUMBER_MAX = 2 ^ 53
+local NO_KEY = '\0\0\0\0\0\0\0\0'
 -- Offsets that one epoch may use up.
 local SKIP = 2 ^ 32
--- Words of one command, and members or notes that are read at once.
+-- Words of one command, an even number; members or notes that are read at once.
 local WORDS_MAX, SOME = 1000, 100
--- Members of a forgotten subscription that one call sweeps up.
-local SWEEP = 1000
--- Runs that one call gives up when what is below an offset expires.
+-- Members of forgotten subscriptions that one call sweeps up.
+local SWEEPS_MAX = 1000
+-- Runs that one call gives up.
 local DROPS_MAX = 2000
+-- Messages below the floor that one call cuts from a group.
+local CLIP_MAX = 1000
 -- Groups that one call looks at; those that have lost all their messages give nothing.
 local VISITS_MAX = 5000
 -- Messages that a claim may name; no lease has more.
 local CLAIM_MAX = 100000
+-- Key hashes that are written and read together.
+local HASHES_PART = 1024
 -- Delayed blocks that statistics look at.
 local DELAYS_MAX = 10000
 -- So many marks of what is kept there are at most; one may be late by this part of the time.
@@ -153,7 +159,8 @@ end
 local function look(keys, name)
   local state, settings, sub = unpack(call('HMGET', keys[M], 's', 'c', '=' .. (name or '')))
   if not state then raise('queue_not_found', 'There is no such stripe; its queue was deleted.') end
-  local self = setmetatable({keys = keys, subs = {}, drops_left = DROPS_MAX, raw = string.sub(state, 9)}, Stripe)
+  local self = setmetatable({keys = keys, subs = {}, raw = string.sub(state, 9), drops_left = DROPS_MAX,
+    sweeps_left = SWEEPS_MAX}, Stripe)
   self.clock = number_at(state, 1)
   self.now = self.clock
   unpack_state(self, self.raw)
@@ -185,6 +192,7 @@ function Stripe:check_owner()
     local skipped = (math.floor(self.tail / SKIP) + 1) * SKIP
     self.epoch = self.epoch + 1
     for _, sub in pairs(self:everybody()) do self:add_done(sub, self.tail, skipped) end
+    if self.stable == self.tail then self.stable = skipped end
     self.tail = skipped
     if self.oldest < 0 then self.head = skipped end
   end
@@ -251,6 +259,15 @@ function Stripe:maybe_subscription(name)
   return raw and self:take_in(name, raw)
 end
 
+-- What was given up for everybody, a subscription learns when it is needed. One call may not get to the end of it: then
+-- the floor stays lower, and nothing may be leased.
+function Stripe:catch_up(sub)
+  if sub.floor < self.dropped then self:drop_subscription_below(sub, self.dropped) end
+  return sub
+end
+
+function Stripe:is_behind(sub) return sub.floor < self.dropped end
+
 -- A few of the names that there are, for those who look for another.
 function Stripe:known_names()
   local names = call('ZRANGE', self.keys[FLOORS], '0', '20')
@@ -266,7 +283,7 @@ function Stripe:subscription(name)
     raise('subscription_not_found', "There is no subscription '" .. name .. "' on this queue (it has: "
       .. self:known_names() .. ').')
   end
-  return sub
+  return self:catch_up(sub)
 end
 
 -- All subscriptions.
@@ -276,6 +293,7 @@ function Stripe:everybody()
     local name = string.sub(all[at], 2)
     if string.sub(all[at], 1, 1) == '=' and not self.subs[name] then self:take_in(name, all[at + 1]) end
   end
+  for _, sub in pairs(self.subs) do self:catch_up(sub) end
   return self.subs
 end
 
@@ -297,12 +315,12 @@ end
 function Stripe:forget(sub)
   local from, to = '[' .. sub.own, '(' .. prefix_of(sub.number + 1)
   local count = call('ZLEXCOUNT', self.keys[INDEX], from, to)
-  if count > SWEEP then
+  if count > self.sweeps_left then
     self.garbage = self.garbage .. sub.own
     sub.number = self:new_number()
     sub.own = prefix_of(sub.number)
   elseif count > 0 then
-    call('ZREMRANGEBYLEX', self.keys[INDEX], from, to)
+    self.sweeps_left = self.sweeps_left - call('ZREMRANGEBYLEX', self.keys[INDEX], from, to)
   end
   sub.leased, sub.delayed, sub.above, sub.leases, sub.scan_due = 0, 0, 0, 0, 0
   sub.groups = {}
@@ -310,12 +328,13 @@ end
 
 -- Removes some of what was forgotten.
 function Stripe:sweep()
-  if self.garbage == '' then return end
-  local own = string.sub(self.garbage, 1, 4)
-  local from, to = '[' .. own, '(' .. prefix_of((struct.unpack('>I4', own)) + 1)
-  local rest = call('ZRANGEBYLEX', self.keys[INDEX], from, to, 'LIMIT', word(SWEEP), '1')[1]
-  call('ZREMRANGEBYLEX', self.keys[INDEX], from, rest and '(' .. rest or to)
-  if not rest then self.garbage = string.sub(self.garbage, 5) end
+  while self.garbage ~= '' and self.sweeps_left > 0 do
+    local own = string.sub(self.garbage, 1, 4)
+    local from, to = '[' .. own, '(' .. prefix_of((struct.unpack('>I4', own)) + 1)
+    local rest = call('ZRANGEBYLEX', self.keys[INDEX], from, to, 'LIMIT', word(self.sweeps_left), '1')[1]
+    self.sweeps_left = self.sweeps_left - 1 - call('ZREMRANGEBYLEX', self.keys[INDEX], from, rest and '(' .. rest or to)
+    if not rest then self.garbage = string.sub(self.garbage, 5) end
+  end
 end
 
 function Stripe:save_floor(sub)
@@ -329,7 +348,7 @@ end
 function Stripe:done_floor()
   for _, sub in pairs(self.subs) do self:save_floor(sub) end
   local lowest = call('ZRANGE', self.keys[FLOORS], '0', '0', 'WITHSCORES')[2]
-  return lowest and tonumber(lowest) or math.max(self.head, self.dropped)
+  return math.max(lowest and tonumber(lowest) or self.head, self.dropped)
 end
 
 -- The index ------------------------------------------------------------------------------------
@@ -538,12 +557,12 @@ end
 -- Cuts a group's list to the floor; false when there is more to cut than one call may.
 function Stripe:clip(sub, group)
   local own = sub.own .. 'w' .. group.hash
-  local cut = self:some(own, own .. be(sub.floor), SWEEP)
+  local cut = self:some(own, own .. be(sub.floor), CLIP_MAX)
   if #cut == 0 then return true end
   in_parts('ZREM', self.keys[INDEX], cut)
   local hi = number_at(cut[#cut], 22)
   if hi > sub.floor then self:add('0', own .. be(sub.floor) .. be(hi)) end
-  return #cut < SWEEP
+  return #cut < CLIP_MAX
 end
 
 -- Room and retention ---------------------------------------------------------------------------
@@ -597,25 +616,16 @@ function Stripe:drop_subscription_below(sub, offset)
   return offset
 end
 
--- Gives up everything below an offset, whoever may have wanted it; or below a lower one, likewise.
-function Stripe:drop_below(offset)
-  for _, sub in pairs(self.subs) do self:save_floor(sub) end
-  for _, name in ipairs(call('ZRANGEBYSCORE', self.keys[FLOORS], '-inf', '(' .. digits(offset))) do
-    offset = math.min(offset, self:drop_subscription_below(self:subscription(name), offset))
-  end
-  self.dropped = math.max(self.dropped, offset)
-end
-
 function Stripe:expire(most)
   if self.oldest < 0 or self.oldest + self.retention > self.now then return end
-  local start = math.max(self.head, self.dropped)
-  local at, notes = start, self:notes_from(start)
+  local at = math.max(self.head, self.dropped)
+  local notes = self:notes_from(at)
   for _ = 1, most do
     local note = notes()
     if not note or note.stored + self.retention > self.now then break end
     at = note.stop
   end
-  if at > start then self:drop_below(at) end
+  self.dropped = math.max(self.dropped, at)
 end
 
 -- Remembers since when all subscriptions are done with what is below the floor; answers below which offset that is long
@@ -638,7 +648,7 @@ function Stripe:kept_below(floor)
   end
   while self.marked >= 0 do
     local first = call('ZRANGE', marks, '0', '0')[1]
-    if number_at(first, 9) + self.keep > self.now then break end
+    if not first or number_at(first, 9) + self.keep > self.now then break end
     self.kept = number_at(first, 1)
     call('ZREM', marks, first)
     if self.kept == self.marked then self.marked = -1 end
@@ -663,12 +673,13 @@ function Stripe:trim(most)
   local gone = call('ZRANGEBYLEX', self.keys[NOTES], '-', '(' .. be(limit), 'LIMIT', '0', word(most))
   if #gone == 0 then return end
   local hashes, last = {}, read_note(gone[#gone])
-  for at, member in ipairs(gone) do
-    self.nbytes = self.nbytes - struct.unpack('>I4', member, 13)
-    hashes[at] = string.sub(member, 1, 8)
+  for _, member in ipairs(gone) do
+    local count, nbytes = struct.unpack('>I4I4', member, 9)
+    self.nbytes = self.nbytes - nbytes
+    for part = 0, math.ceil(count / HASHES_PART) - 1 do hashes[#hashes + 1] = string.sub(member, 1, 8) .. be(part) end
   end
   call('ZREMRANGEBYRANK', self.keys[NOTES], '0', word(#gone - 1))
-  if self.order == 'key' or call('EXISTS', self.keys[HASHES]) == 1 then in_parts('HDEL', self.keys[HASHES], hashes) end
+  if call('EXISTS', self.keys[HASHES]) == 1 then in_parts('HDEL', self.keys[HASHES], hashes) end
   if self.delays > 0 then
     self.delays = self.delays - call('ZREMRANGEBYLEX', self.keys[DELAYS], '-', '(' .. be(last.stop))
   end
@@ -677,7 +688,7 @@ function Stripe:trim(most)
   if first then
     call('XTRIM', self.keys[LOG], 'MINID', digits(last.stop))
   else
-    call('DEL', self.keys[LOG])
+    call('UNLINK', self.keys[LOG])
   end
 end
 
@@ -703,8 +714,7 @@ function Stripe:make_room(nbytes)
     raise('queue_full', string.format('The queue holds %.0f bytes and may hold %.0f; %.0f more do not fit. '
       .. 'Receive some, or raise bytes_max.', self.nbytes, self.bytes_max, nbytes))
   end
-  self.drops_left = math.huge
-  self:drop_below(at)
+  self.dropped = math.max(self.dropped, at)
   return true
 end
 
@@ -726,7 +736,7 @@ function Stripe:judge(segment, known)
       .. 'an earlier segment has not arrived.', segment.sequence, expected)
       .. (known and '' or ' The stripe does not know this producer; start a new one at 0.'), expected)
   end
-  if stop > NUMBER_MAX then
+  if segment.span > NUMBER_MAX - segment.sequence then
     return refuse('invalid_argument', string.format('Sequence numbers are below %.0f: the segment covers %.0f from %.0f.',
       NUMBER_MAX, segment.span, segment.sequence))
   end
@@ -812,7 +822,10 @@ function Stripe:store(segment)
   call('XADD', self.keys[LOG], digits(last) .. '-1', 'b', segment.block, 's', digits(self.now))
   call('ZADD', self.keys[NOTES], '0', struct.pack('>I8I4I4I8I8', last, segment.count, segment.nbytes, self.now,
     segment.not_before))
-  if segment.hashes ~= '' then call('HSET', self.keys[HASHES], be(last), segment.hashes) end
+  for part = 0, math.ceil(#segment.hashes / 8 / HASHES_PART) - 1 do
+    local from = part * 8 * HASHES_PART
+    call('HSET', self.keys[HASHES], be(last) .. be(part), string.sub(segment.hashes, from + 1, from + 8 * HASHES_PART))
+  end
   if segment.not_before > self.now then self:note_delay(last, segment) end
   if self.oldest < 0 then self.head, self.oldest = segment.base, self.now end
 end
@@ -829,7 +842,7 @@ local function append(keys, args)
       producer = args[at] ~= '' and args[at] or nil, sequence = tonumber(args[at + 1]),
       span = tonumber(args[at + 2]), gaps = args[at + 3] == '1',
       id = args[at + 4] ~= '' and args[at + 4] or nil, count = tonumber(args[at + 5]),
-      not_before = tonumber(args[at + 6]), hashes = self.order == 'key' and args[at + 7] or '',
+      not_before = math.min(tonumber(args[at + 6]), NUMBER_MAX), hashes = self.order == 'key' and args[at + 7] or '',
       block = args[at + 8], nbytes = #args[at + 8]}
     if args[at + 4] ~= '' then named = named + 1 end
   end
@@ -994,8 +1007,11 @@ function Lease:take_next(want)
   local group = stripe:group(sub, string.sub(member, 14))
   if not stripe:clip(sub, group) then return 0, false end
   stripe:leave_line(sub, group)
-  group.busy = true
-  return self:take(group, want), true
+  local buried = #self.dead
+  local taken = self:take(group, want)
+  -- Its runs are out from here on, although they are handed out at the end.
+  group.busy = taken > 0 or #self.dead > buried
+  return taken, true
 end
 
 -- Has the next messages join their groups; answers how many they are.
@@ -1030,10 +1046,15 @@ end
 -- Neighbours of one group are one run.
 function Lease:sort_block(note, start, stop, come)
   local stripe, sub = self.stripe, self.sub
-  local hashes = call('HGET', stripe.keys[HASHES], be(note.last)) or ''
+  local part, hashes = -1, ''
   local function hash_of(offset)
-    local hash = string.sub(hashes, 8 * (offset - note.base) + 1, 8 * (offset - note.base) + 8)
-    return #hash == 8 and hash or string.rep('\0', 8)
+    local at = offset - note.base
+    if math.floor(at / HASHES_PART) ~= part then
+      part = math.floor(at / HASHES_PART)
+      hashes = call('HGET', stripe.keys[HASHES], be(note.last) .. be(part)) or ''
+    end
+    local hash = string.sub(hashes, 8 * (at % HASHES_PART) + 1, 8 * (at % HASHES_PART) + 8)
+    return #hash == 8 and hash or NO_KEY
   end
   local lo, hash = start, hash_of(start)
   for offset = start + 1, stop do
@@ -1135,7 +1156,9 @@ local function lease(keys, args)
   local want, spread = tonumber(args[4]), tonumber(args[6])
   local exhausted = stripe:promote(sub, self.runs_max)
   local runs, dead = {}, {}
-  if not (self:strict() and sub.leased + sub.delayed > 0) then
+  if stripe:is_behind(sub) then
+    exhausted = false
+  elseif not (self:strict() and sub.leased + sub.delayed > 0) then
     if stripe.order ~= 'loose' then spread = 1 end
     if sub.leases >= tonumber(args[11]) and not stripe:something_ready(sub) then
       raise('limit_exceeded', 'The subscription has ' .. sub.leases .. ' leases outstanding, the most allowed: '
@@ -1266,7 +1289,7 @@ local function settle(keys, args)
   end
   self:tidy(tonumber(args[7]))
   self:save()
-  self:announce(args[3])
+  if self.order ~= 'loose' or args[5] ~= 'acknowledge' then self:announce(args[3]) end
   return {math.min(self.copies, tonumber(args[8])), self.when_short, answers}
 end
 
@@ -1325,7 +1348,10 @@ local function subscribe(keys, args)
   local self = load(keys, '0', args[1], args[3])
   local name, kind, value = args[3], args[4], tonumber(args[5])
   local sub = self:maybe_subscription(name)
-  if not sub then
+  if sub then
+    self:catch_up(sub)
+    self:save(true)
+  else
     if call('ZCARD', keys[FLOORS]) >= tonumber(args[6]) then
       raise('limit_exceeded', 'A queue has at most ' .. args[6] .. ' subscriptions.')
     end
@@ -1335,7 +1361,7 @@ local function subscribe(keys, args)
     self:save()
     self:announce(args[2])
   end
-  return sub.floor
+  return math.max(sub.floor, self.dropped)
 end
 
 -- args: now, name
@@ -1360,7 +1386,7 @@ local function claim(keys, args)
     raise('subscription_busy', "Subscription '" .. args[2] .. "' is streamed from by somebody else for at least "
       .. digits(sub.held - self.now) .. ' ms more.')
   end
-  if not self:promote(sub, tonumber(args[5])) then
+  if not self:promote(sub, tonumber(args[5])) or self:is_behind(sub) then
     self:save()
     return {0, 0}
   end
@@ -1406,8 +1432,14 @@ local function commit(keys, args)
   return reached < offset and 1 or 0
 end
 
+-- Messages below an offset that are neither done, leased nor delayed. Offsets that were skipped may be done above it.
 function Stripe:waiting(sub, tail)
-  return math.max(0, tail - sub.floor - sub.above - sub.leased - sub.delayed)
+  local above = sub.above
+  if above > 0 and tail < self.tail then
+    local last = self:last(sub.own .. 'd', sub.own .. 'e')
+    above = above - math.max(0, number_at(last, 14) - math.max(tail, number_at(last, 6)))
+  end
+  return math.max(0, tail - sub.floor - above - sub.leased - sub.delayed)
 end
 
 -- args: now, trim limit
@@ -1417,7 +1449,8 @@ local function purge(keys, args)
   for _, sub in pairs(self:everybody()) do
     count = math.max(count, self:waiting(sub, self.tail) + sub.leased + sub.delayed)
   end
-  self:drop_below(self.tail)
+  self.dropped = self.tail
+  for _, sub in pairs(self.subs) do self:catch_up(sub) end
   self:tidy(tonumber(args[2]))
   self:save()
   return count
@@ -1428,8 +1461,10 @@ local function trim(keys, args)
   local self = load(keys, '0', args[1])
   local head = self.head
   self:tidy(tonumber(args[2]))
+  local behind = call('ZRANGEBYSCORE', keys[FLOORS], '-inf', '(' .. digits(self.dropped), 'LIMIT', '0', word(SOME))
+  for _, name in ipairs(behind) do self:subscription(name) end
   self:save(true)
-  return {self.head, (self.head > head or self.garbage ~= '') and 1 or 0}
+  return {self.head, (self.head > head or #behind > 0 or self.garbage ~= '') and 1 or 0}
 end
 
 -- The delayed blocks that are not due, newest first: base, end and how many messages they and those before them have.
@@ -1462,20 +1497,21 @@ end
 local function stats(keys, args)
   local self = load(keys, '0', args[1])
   self:tidy(tonumber(args[2]))
-  local blocks, left = self:delayed_blocks(), tonumber(args[3])
+  local blocks, left, behind = self:delayed_blocks(), tonumber(args[3]), false
   local subs = {}
   for name, sub in pairs(self:everybody()) do
     if left > 0 then
       local _, promoted = self:promote(sub, left)
       left = left - promoted
     end
+    behind = behind or self:is_behind(sub)
     local ahead = delayed_from(blocks, math.max(sub.scan, sub.floor))
     subs[#subs + 1] = {name, sub.floor, math.max(0, self:waiting(sub, self.stable) - ahead),
       sub.leased, sub.delayed + ahead}
   end
   self:save(true)
   return {self.epoch, self.head, self.stable, self.nbytes, math.max(0, self.oldest), subs,
-    left == 0 and 1 or 0}
+    (left == 0 or behind) and 1 or 0}
 end
 
 -- args: now, trim limit. Answers epoch, head, visible tail.

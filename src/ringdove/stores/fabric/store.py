@@ -96,6 +96,15 @@ class _Place:
         while sum(block.nbytes for block in self.blocks) > _CACHE_BYTES_MAX:
             self.blocks.popleft()
 
+    def accept(self, reply: Any) -> Any:
+        """The reply, unless it is a refusal, which is raised; with a stripe its blocks go."""
+        try:
+            return _accepted(reply)
+        except QueueNotFound:
+            self.gone = True
+            self.blocks.clear()
+            raise
+
     def announce(self) -> None:
         """Tell those who wait that something may have come."""
         watch, self.watch = self.watch, Pending()
@@ -139,28 +148,22 @@ class FabricStore:
     async def _ask(self, place: _Place, function: str, *arguments: Word) -> Any:
         """Call a function on a stripe; raises what it refuses with."""
         reply = await self._call(f"rd_{function}", place.slot, place.keys, arguments)
-        try:
-            return _accepted(reply)
-        except QueueNotFound:
-            place.gone = True
-            raise
+        return place.accept(reply)
 
     async def _ask_soon(self, place: _Place, function: str, *arguments: Word) -> Any:
         """`_ask`, for those who can go elsewhere: a node that is gone is not waited for."""
         await self._open()
-        keys = place.keys
-        command = ("FCALL", f"rd_{function}", len(keys), *keys, *arguments)
+        command = ("FCALL", f"rd_{function}", len(place.keys), *place.keys, *arguments)
         reply, _ = await self._cluster.ask(place.slot, command, timeout_s=_SOON_S)
-        return _accepted(reply)
+        return place.accept(reply)
 
     async def _change(self, place: _Place, function: str, *arguments: Word) -> Any:
         """Call a function whose effect must have its copies before it counts."""
         await self._open()
-        keys = place.keys
-        command = ("FCALL", f"rd_{function}", len(keys), *keys, *arguments)
+        command = ("FCALL", f"rd_{function}", len(place.keys), *place.keys, *arguments)
         asked = (place.copies or self._copies_max) - 1
         told, reached = await self._cluster.ask(place.slot, command, asked)
-        copies, when_short, *reply = _accepted(told)
+        copies, when_short, *reply = place.accept(told)
         place.copies = copies
         needed = copies - 1 if when_short == b"refuse" else min(copies - 1, 1)
         if reached < min(needed, asked):
@@ -314,17 +317,20 @@ class FabricStore:
         version: int,
     ) -> list[int | ClientError]:
         place = self._place(stripe)
-        arguments: list[Word] = [
-            self._now(), version, place.channel, subscription, act, number,
-            limits.TRIM_BLOCKS_PER_COMMIT_MAX, self._copies_max,
-        ]  # fmt: skip
-        for claim in claims:
-            arguments += (
-                claim.epoch, f"{claim.token:015x}", claim.lo, claim.hi, int(claim.earlier),
-            )  # fmt: skip
-        [told] = await self._change(place, "settle", *arguments)
+        answers: list[int | ClientError] = []
+        for first in range(0, max(1, len(claims)), _CLAIMS_PER_CALL_MAX):
+            arguments: list[Word] = [
+                self._now(), version, place.channel, subscription, act, number,
+                limits.TRIM_BLOCKS_PER_COMMIT_MAX, self._copies_max,
+            ]  # fmt: skip
+            for claim in claims[first : first + _CLAIMS_PER_CALL_MAX]:
+                arguments += (
+                    claim.epoch, f"{claim.token:015x}", claim.lo, claim.hi, int(claim.earlier),
+                )  # fmt: skip
+            [told] = await self._change(place, "settle", *arguments)
+            answers += [_answer(answer) for answer in told]
         place.announce()
-        return [_answer(answer) for answer in told]
+        return answers
 
     async def subscribe(self, stripe: StripeId, subscription: str, start: Start) -> int:
         """See StripeStore."""
@@ -585,6 +591,9 @@ def _appended(told: Sequence[Any]) -> Appended | ClientError:
 
 #: Seconds for the answer to a lease.
 _SOON_S = 1.0
+
+#: Claims that one call settles: it must not hold a node up.
+_CLAIMS_PER_CALL_MAX = 1_000
 
 #: Blocks that one read of the log fetches.
 _READ_AHEAD = 4

@@ -1,0 +1,355 @@
+"""Several stores on one cluster, and a cluster that forgets, fills up or fails."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fabric.redis import RedisProcess
+from ringdove import limits
+from ringdove.core.settings import QueueSettings
+from ringdove.errors import (
+    InvalidArgument,
+    QueueNotFound,
+    ReceiptStale,
+    RecordConflict,
+    SettingsStale,
+    StoreUnavailable,
+    SubscriptionBusy,
+)
+from ringdove.pending import run
+from ringdove.stores.base import Claim, StripeId
+from ringdove.stores.fabric import FabricStore
+from stores.driver import Driver, bodies_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ringdove.clock import ManualClock
+
+STRIPE = StripeId(1, 0, 0)
+
+#: Seconds within which a call must end when nobody answers.
+PATIENCE_S = 20
+
+
+@pytest.fixture
+def stores(redis: RedisProcess, clock: ManualClock) -> Iterator[list[FabricStore]]:
+    """Two stores that know nothing of each other."""
+    redis.flush()
+    stores = [FabricStore(redis.url, clock, seed=seed) for seed in range(2)]
+    yield stores
+    for store in stores:
+        run(store.close())
+
+
+@pytest.fixture
+def drivers(stores: list[FabricStore], clock: ManualClock) -> list[Driver]:
+    first, second = (Driver(store, clock) for store in stores)
+    first.make()
+    return [first, second]
+
+
+# -- several stores -----------------------------------------------------------------------------
+
+
+def test_a_receipt_given_by_one_store_is_honoured_by_another(drivers: list[Driver]) -> None:
+    """I5."""
+    one, other = drivers
+    one.count(0, 6)
+    leased = one.take(4)
+    assert bodies_of(other.lease().runs) == [b"4", b"5"]
+    assert other.ack(leased, hi=1) == 1
+    assert other.extend(leased, 60_000, lo=1, hi=3) == 2
+    assert other.release(leased, 0, lo=3) == 1
+    assert one.receive() == [b"3"]
+    assert one.ack(leased, lo=1, hi=3) == 2
+    assert other.sub().floor == 3
+
+
+def test_a_stream_of_one_store_keeps_the_others_out(drivers: list[Driver]) -> None:
+    one, other = drivers
+    one.count(0, 3)
+    claimed = run(one.store.claim(one.stripe, "default", b"me", 1000))
+    with pytest.raises(SubscriptionBusy):
+        other.lease()
+    with pytest.raises(SubscriptionBusy):
+        run(other.store.claim(other.stripe, "default", b"you", 1000))
+    run(other.store.commit(other.stripe, "default", 2, claimed.fence))
+    run(one.store.hold(one.stripe, "default", claimed.fence, 0))
+    assert other.receive() == [b"2"]
+
+
+def test_settings_that_one_store_has_changed_are_stale_at_the_other(drivers: list[Driver]) -> None:
+    one, other = drivers
+    one.change(retention_ms=5000)
+    with pytest.raises(SettingsStale):
+        other.lease(version=1)
+    assert other.lease(version=2).runs == []
+
+
+def test_a_stripe_that_one_store_deletes_is_gone_for_the_other(drivers: list[Driver]) -> None:
+    one, other = drivers
+    one.count(0, 3)
+    assert other.receive(1) == [b"0"]
+    run(one.store.delete(one.stripe))
+    for act in (other.lease, other.stats, lambda: other.send(b"x"), lambda: other.read(0)):
+        with pytest.raises(QueueNotFound):
+            act()
+
+
+def test_of_two_who_write_a_record_one_wins(stores: list[FabricStore]) -> None:
+    run(stores[0].put("counter", b"0"))
+
+    def count(store: FabricStore) -> int:
+        lost = 0
+        for _ in range(100):
+            while True:
+                record = run(store.get("counter"))
+                assert record is not None
+                following = b"%d" % (int(record.value) + 1)
+                try:
+                    run(store.put("counter", following, record.version))
+                    break
+                except RecordConflict:
+                    lost += 1
+        return lost
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(count, stores))
+    record = run(stores[0].get("counter"))
+    assert record is not None
+    assert (record.value, record.version) == (b"200", 201)
+
+
+def test_no_message_is_leased_twice_by_stores_at_work_together(drivers: list[Driver]) -> None:
+    """I3."""
+    one, _ = drivers
+    one.count(0, 600)
+
+    def consume(driver: Driver) -> list[bytes]:
+        found = []
+        while runs := driver.lease(7).runs:
+            found += bodies_of(runs)
+            for delivered in runs:
+                driver.ack(delivered.run)
+        return found
+
+    with ThreadPoolExecutor() as pool:
+        first, second = pool.map(consume, drivers)
+    assert sorted(first + second, key=int) == [b"%d" % number for number in range(600)]
+    assert one.sub().floor == 600
+
+
+# -- nodes that forget --------------------------------------------------------------------------
+
+
+def test_functions_are_loaded_again_where_they_are_missing(
+    drivers: list[Driver], redis: RedisProcess
+) -> None:
+    one, other = drivers
+    one.count(0, 3)
+    redis.ask("FUNCTION", "FLUSH")
+    leased = other.take(2)
+    redis.ask("FUNCTION", "FLUSH")
+    assert one.ack(leased) == 2
+    redis.ask("FUNCTION", "FLUSH")
+    with ThreadPoolExecutor() as pool:
+        assert [stats.tail for stats in pool.map(Driver.stats, drivers * 4)] == [3] * 8
+
+
+class FragileProcess(RedisProcess):
+    """A node that is killed and comes back on its port, with what it has on its disk or nothing."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.ask("CONFIG", "SET", "appendonly", "yes")
+        self.ask("CONFIG", "SET", "appendfsync", "always")
+        self._until(lambda: b"aof_rewrite_in_progress:0" in self.ask("INFO", "persistence"))
+        self._directory = directory
+
+    def kill(self) -> None:
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
+
+    def pause(self, *, going_on: bool = False) -> None:
+        self._process.send_signal(signal.SIGCONT if going_on else signal.SIGSTOP)
+
+    def start(self, *, empty: bool = False) -> None:
+        command = list(self._process.args)  # type: ignore[arg-type]
+        command[command.index("--appendonly") + 1] = "yes"
+        if empty:
+            for path in self._directory.glob("appendonlydir/*"):
+                path.unlink()
+        self._process = type(self._process)(command, stdout=-3)
+        self._socket = self._connect()
+        self._until(lambda: b"cluster_state:ok" in self._told("CLUSTER", "INFO"))
+
+    def _told(self, *words: str) -> bytes:
+        reply = self.ask(*words)
+        return reply if isinstance(reply, bytes) else b""
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FragileProcess]:
+    with FragileProcess(tmp_path_factory.mktemp("fragile")) as process:
+        yield process
+
+
+@pytest.fixture
+def fragile(lasting: FragileProcess) -> FragileProcess:
+    lasting.flush()
+    return lasting
+
+
+@pytest.fixture
+def driver(fragile: FragileProcess, clock: ManualClock) -> Iterator[Driver]:
+    store = FabricStore(fragile.url, clock)
+    yield Driver(store, clock).make()
+    run(store.close())
+
+
+def test_a_dead_node_is_said_to_be_unavailable_and_serves_again_when_it_is_back(
+    driver: Driver, fragile: FragileProcess
+) -> None:
+    driver.count(0, 3)
+    leased = driver.take(1)
+    fragile.kill()
+    driver.store._cluster.timeout_s = 0.5  # type: ignore[attr-defined]
+    began_s = time.monotonic()
+    for act in (driver.lease, driver.stats, lambda: driver.send(b"x"), lambda: driver.replay(0)):
+        with pytest.raises(StoreUnavailable):
+            act()
+    with pytest.raises(StoreUnavailable):
+        run(driver.store.get("record"))
+    assert time.monotonic() - began_s < PATIENCE_S
+    fragile.start()
+    driver.store._cluster.timeout_s = PATIENCE_S  # type: ignore[attr-defined]
+    assert driver.ack(leased) == 1
+    assert driver.receive() == [b"1", b"2"]
+
+
+def test_a_node_that_lost_everything_has_no_queues(driver: Driver, fragile: FragileProcess) -> None:
+    driver.count(0, 3)
+    leased = driver.take(1)
+    run(driver.store.put("record", b"x"))
+    fragile.kill()
+    fragile.start(empty=True)
+    for act in (driver.lease, driver.stats, lambda: driver.send(b"x")):
+        with pytest.raises(QueueNotFound):
+            act()
+    assert run(driver.store.get("record")) is None
+    driver.make()
+    driver.count(5, 7)
+    claim = Claim(1, leased.token, leased.lo, leased.hi)
+    [answer] = run(driver.store.acknowledge(driver.stripe, "default", [claim], 0))
+    assert isinstance(answer, ReceiptStale)
+    assert driver.finish() == [b"5", b"6"]
+
+
+def test_a_silent_node_does_not_hold_a_caller_for_ever(
+    driver: Driver, fragile: FragileProcess
+) -> None:
+    driver.count(0, 3)
+    driver.store._cluster.timeout_s = 0.5  # type: ignore[attr-defined]
+    fragile.pause()
+    try:
+        began_s = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            driver.stats()
+        assert time.monotonic() - began_s < PATIENCE_S
+    finally:
+        fragile.pause(going_on=True)
+    driver.store._cluster.timeout_s = PATIENCE_S  # type: ignore[attr-defined]
+    assert driver.stats().tail == 3
+
+
+def test_what_was_acknowledged_survives_kills_in_the_middle(
+    driver: Driver, fragile: FragileProcess
+) -> None:
+    """I1, I4. A send that met a kill may be there once or twice."""
+    driver.store._cluster.timeout_s = PATIENCE_S  # type: ignore[attr-defined]
+    stop = threading.Event()
+    sent: list[bytes] = []
+    done: list[bytes] = []
+
+    def produce() -> None:
+        number = 0
+        while not stop.is_set():
+            driver.send(b"%d" % number)
+            sent.append(b"%d" % number)
+            number += 1
+
+    def consume() -> None:
+        while not stop.is_set():
+            done.extend(driver.finish(3))
+
+    with ThreadPoolExecutor() as pool:
+        work = [pool.submit(produce), pool.submit(consume)]
+        for _ in range(3):
+            before = len(sent)
+            while len(sent) < before + 100 and not any(future.done() for future in work):
+                time.sleep(0.01)
+            fragile.kill()
+            fragile.start()
+        stop.set()
+        for future in work:
+            future.result(2 * PATIENCE_S)
+    driver.clock.sleep_ms(60_000)
+    while left := driver.finish():
+        done += left
+    assert not set(sent) - set(done)
+
+
+# -- large values, full nodes -------------------------------------------------------------------
+
+
+def test_large_values_pass_and_larger_ones_are_refused_before_they_are_sent(
+    drivers: list[Driver],
+) -> None:
+    one, other = drivers
+    one.change(body_bytes_max=limits.BODY_BYTES_MAX)
+    body = bytes(range(256)) * (limits.BODY_BYTES_MAX // 256)
+    one.send(body, b"small")
+    assert other.finish() == [body, b"small"]
+    value = bytes(limits.RECORD_BYTES_MAX)
+    run(one.store.put("record", value))
+    record = run(other.store.get("record"))
+    assert record is not None
+    assert record.value == value
+    for key, refused in (("record", value + b"x"), ("k" * 501, b""), ("", b"")):
+        with pytest.raises(InvalidArgument):
+            run(one.store.put(key, refused))
+
+
+def test_a_full_node_refuses_sends_and_lets_receivers_go_on(
+    drivers: list[Driver], redis: RedisProcess
+) -> None:
+    one, other = drivers
+    one.count(0, 10)
+    leased = one.take(2)
+    redis.ask("CONFIG", "SET", "maxmemory", 1)
+    try:
+        for act in (
+            lambda: one.send(b"x"),
+            lambda: run(one.store.put("record", b"x")),
+            lambda: run(one.store.create(StripeId(9, 0, 0), QueueSettings.make(), 1)),
+        ):
+            with pytest.raises(StoreUnavailable, match="maxmemory"):
+                act()
+        assert other.extend(leased, 60_000) == 2
+        assert other.ack(leased) == 2
+        assert other.finish(3) == [b"2", b"3", b"4"]
+        assert other.replay(other.stats().head) == [b"%d" % number for number in range(10)]
+        other.subscribe("late")
+        assert run(other.store.purge(other.stripe)) == 10
+    finally:
+        redis.ask("CONFIG", "SET", "maxmemory", 0)
+    assert one.send(b"x").base == 10
