@@ -21,14 +21,16 @@ from ringdove.stores.fabric.wire import Loop, Node, NodeAddress, NodeLost, Reply
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from ringdove.stores.fabric.wire import Word
+    from ringdove.stores.fabric.wire import Copies, Word
 
 T = TypeVar("T")
 
 SLOTS = 16_384
 
 #: Answers that a node gives while something else is about to serve: ask again soon.
-_PASSING = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY")
+_PASSING = (
+    "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "NOREPLICAS",
+)  # fmt: skip
 
 _PAUSE_S, _PAUSE_S_MAX = 0.02, 0.5
 
@@ -127,12 +129,13 @@ class Cluster:
         self,
         slot: int,
         command: Sequence[Word],
-        copies: int = 0,
+        copies: Copies | None = None,
         timeout_s: float | None = None,
     ) -> tuple[Any, int]:
         """Send a command to the master of a slot, until it is served or the time is up.
 
-        Answers the reply, and how many of so many `copies` besides the master have what it did.
+        Answers the reply, and how many copies besides the master have what it did, if `copies` are
+        asked for.
         """
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         deadline_s = time.monotonic() + timeout_s
@@ -165,24 +168,28 @@ class Cluster:
         slot: int,
         address: NodeAddress | None,
         command: Sequence[Word],
-        copies: int,
+        copies: Copies | None,
         deadline_s: float,
     ) -> tuple[Any, int]:
         """Ask a node; give up when it is silent and the slot is served by another one by now."""
         if address is None:
             raise NodeLost(f"No node serves slot {slot}.")
-        if copies:
-            synced = self._synced_node(address).ask(command, copies)
-            await self._answered(slot, address, synced, deadline_s)
-            return synced.result()
-        [pending] = self.node(address).ask(command)
-        await self._answered(slot, address, pending, deadline_s)
+        if copies is not None:
+            synced = self._synced_node(address)
+            change = synced.ask(command, copies)
+            await self._answered(slot, synced, change, deadline_s)
+            return change.result()
+        node = self.node(address)
+        [pending] = node.ask(command)
+        await self._answered(slot, node, pending, deadline_s)
         return pending.result(), 0
 
     async def _answered(
-        self, slot: int, address: NodeAddress, pending: Pending[Any], deadline_s: float
+        self, slot: int, node: Node | Synced, pending: Pending[Any], deadline_s: float
     ) -> None:
+        address = node.address
         while not await pending.until(min(_SILENCE_S, max(0.0, deadline_s - time.monotonic()))):
+            node.check()
             if time.monotonic() < deadline_s:
                 await self._refresh(deadline_s)
             if time.monotonic() >= deadline_s or self._masters[slot] != address:
@@ -195,7 +202,7 @@ class Cluster:
             try:
                 await pending
             except ReplyError as error:
-                if error.word not in (*_PASSING, "NOREPLICAS"):
+                if error.word not in _PASSING:
                     raise StoreUnavailable(
                         f"Node {address} does not take the functions: {error}. "
                         "Redis 7 or Valkey is needed."

@@ -43,7 +43,7 @@ from ringdove.stores.base import (
     SubscriptionStats,
 )
 from ringdove.stores.fabric.cluster import Cluster, parse_url, slot_of
-from ringdove.stores.fabric.wire import WAIT_MS
+from ringdove.stores.fabric.wire import WAIT_MS, Copies
 from ringdove.stores.local import check_record
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 _SUFFIXES = "mlnkpijxfyoc"
 
 _RECORDS_TAG = b"ringdove-records"
+_RECORDS_SLOT = slot_of(_RECORDS_TAG)
 _RECORD_KEYS = tuple(b"rd:{%b}:%b" % (_RECORDS_TAG, suffix) for suffix in (b"v", b"k", b"e"))
 
 #: Stripes whose keys and lately read blocks are remembered, and the bytes of such blocks.
@@ -120,6 +121,7 @@ class FabricStore:
         self._own_time = clock is None
         self._random = random.Random(seed)
         nodes, self._copies_max = parse_url(url)
+        self._a_second = Copies(self._copies_max - 1, lambda _: 1)
         self._cluster = Cluster(nodes)
         self._opened = False
         self._places: OrderedDict[StripeId, _Place] = OrderedDict()
@@ -150,6 +152,13 @@ class FabricStore:
         reply = await self._call(f"rd_{function}", place.slot, place.keys, arguments)
         return place.accept(reply)
 
+    async def _decide(self, place: _Place, function: str, *arguments: Word) -> Any:
+        """`_ask`, for what a failover must not undo: it is on a second server before it counts."""
+        reply = await self._ask_copied(
+            place.slot, f"rd_{function}", place.keys, arguments, self._a_second
+        )
+        return place.accept(reply)
+
     async def _ask_soon(self, place: _Place, function: str, *arguments: Word) -> Any:
         """`_ask`, for those who can go elsewhere: a node that is gone is not waited for."""
         await self._open()
@@ -159,17 +168,29 @@ class FabricStore:
 
     async def _change(self, place: _Place, function: str, *arguments: Word) -> Any:
         """Call a function whose effect must have its copies before it counts."""
+        wanted = (place.copies or self._copies_max) - 1
+        told = await self._ask_copied(
+            place.slot, f"rd_{function}", place.keys, arguments, Copies(wanted, _copies_needed)
+        )
+        place.copies, _, *reply = place.accept(told)
+        return reply
+
+    async def _ask_copied(
+        self,
+        slot: int,
+        function: str,
+        keys: Sequence[Word],
+        arguments: Sequence[Word],
+        copies: Copies,
+    ) -> Any:
         await self._open()
-        command = ("FCALL", f"rd_{function}", len(place.keys), *place.keys, *arguments)
-        asked = (place.copies or self._copies_max) - 1
-        told, reached = await self._cluster.ask(place.slot, command, asked)
-        copies, when_short, *reply = place.accept(told)
-        place.copies = copies
-        needed = copies - 1 if when_short == b"refuse" else min(copies - 1, 1)
-        if reached < min(needed, asked):
+        command = ("FCALL", function, len(keys), *keys, *arguments)
+        reply, reached = await self._cluster.ask(slot, command, copies if copies.wanted else None)
+        needed = min(copies.wanted, copies.needed(reply))
+        if reached < needed:
             raise StoreUnavailable(
-                f"Only {reached + 1} of {copies} copies could be reached within {WAIT_MS} ms: what "
-                "was asked may come to nothing. Try again."
+                f"Only {reached + 1} of {needed + 1} copies could be reached within {WAIT_MS} ms: "
+                "what was asked may come to nothing. Try again."
             )
         return reply
 
@@ -190,20 +211,20 @@ class FabricStore:
         """See StripeStore."""
         place = self._place(stripe)
         arguments = _settings(settings, version)
-        await self._ask(place, "create", self._now(), DEFAULT_SUBSCRIPTION, *arguments)
+        await self._decide(place, "create", self._now(), DEFAULT_SUBSCRIPTION, *arguments)
         place.gone = False
 
     async def configure(self, stripe: StripeId, settings: QueueSettings, version: int) -> None:
         """See StripeStore."""
         place = self._place(stripe)
         arguments = _settings(settings, version)
-        await self._ask(place, "configure", self._now(), place.channel, *arguments)
+        await self._decide(place, "configure", self._now(), place.channel, *arguments)
         place.announce()
 
     async def delete(self, stripe: StripeId) -> None:
         """See StripeStore."""
         place = self._place(stripe)
-        await self._ask(place, "delete", place.channel)
+        await self._decide(place, "delete", place.channel)
         place.gone = True
         place.announce()
 
@@ -343,7 +364,7 @@ class FabricStore:
             raise InvalidArgument(
                 f"{kind!r} is no start: use 'earliest', 'latest', 'offset' or 'time'."
             )
-        floor = await self._ask(
+        floor = await self._decide(
             place, "subscribe", self._now(), place.channel, subscription, kind, value,
             limits.SUBSCRIPTIONS_MAX,
         )  # fmt: skip
@@ -352,7 +373,7 @@ class FabricStore:
 
     async def unsubscribe(self, stripe: StripeId, subscription: str) -> None:
         """See StripeStore."""
-        await self._ask(self._place(stripe), "unsubscribe", self._now(), subscription)
+        await self._decide(self._place(stripe), "unsubscribe", self._now(), subscription)
 
     async def claim(
         self, stripe: StripeId, subscription: str, owner: bytes, lease_ms: int
@@ -360,7 +381,7 @@ class FabricStore:
         """See StripeStore."""
         fence = 0
         while not fence:  # Leases that have ended are noticed some at a time.
-            fence, offset = await self._ask(
+            fence, offset = await self._decide(
                 self._place(stripe), "claim", self._now(), subscription, owner, lease_ms,
                 limits.PROMOTE_PER_CALL_MAX,
             )  # fmt: skip
@@ -377,12 +398,13 @@ class FabricStore:
         offset: int,
         fence: int = 0,
         *,
-        lazy: bool = False,  # noqa: ARG002  one call is as durable as another
+        lazy: bool = False,
     ) -> None:
         """See StripeStore."""
+        ask = self._ask if lazy else self._decide
         more = True
         while more:  # Leases below the offset are given up some at a time.
-            more = await self._ask(
+            more = await ask(
                 self._place(stripe), "commit", self._now(), subscription, offset, fence,
                 limits.TRIM_BLOCKS_PER_COMMIT_MAX,
             )  # fmt: skip
@@ -390,7 +412,7 @@ class FabricStore:
     async def purge(self, stripe: StripeId) -> int:
         """See StripeStore."""
         most = limits.TRIM_BLOCKS_PER_COMMIT_MAX
-        return int(await self._ask(self._place(stripe), "purge", self._now(), most))
+        return int(await self._decide(self._place(stripe), "purge", self._now(), most))
 
     async def trim(self, stripe: StripeId) -> int:
         """See StripeStore."""
@@ -491,13 +513,18 @@ class FabricStore:
 
     # -- records --------------------------------------------------------------------------------
 
-    async def _record(self, function: str, *arguments: Word) -> Any:
-        slot = slot_of(_RECORDS_TAG)
-        return _accepted(await self._call(f"rd_record_{function}", slot, _RECORD_KEYS, arguments))
+    async def _look_up(self, function: str, *arguments: Word) -> Any:
+        return _accepted(await self._call(f"rd_{function}", _RECORDS_SLOT, _RECORD_KEYS, arguments))
+
+    async def _write_record(self, function: str, *arguments: Word) -> Any:
+        reply = await self._ask_copied(
+            _RECORDS_SLOT, f"rd_{function}", _RECORD_KEYS, arguments, self._a_second
+        )
+        return _accepted(reply)
 
     async def get(self, key: str) -> Record | None:
         """See RecordStore."""
-        told = await self._record("get", self._now(), key)
+        told = await self._look_up("record_get", self._now(), key)
         return Record(key, told[2], told[0], int(told[1])) if told else None
 
     async def put(
@@ -506,13 +533,15 @@ class FabricStore:
         """See RecordStore."""
         check_record(key, value)
         wanted: Word = "" if expect is None else expect
-        version = await self._record("put", self._now(), key, value, wanted, expires_ms)
+        version = await self._write_record(
+            "record_put", self._now(), key, value, wanted, expires_ms
+        )
         return Record(key, value, version, expires_ms)
 
     async def remove(self, key: str, expect: int | None = None) -> bool:
         """See RecordStore."""
         wanted: Word = "" if expect is None else expect
-        return bool(await self._record("remove", self._now(), key, wanted))
+        return bool(await self._write_record("record_remove", self._now(), key, wanted))
 
     async def scan(self, prefix: str, after: str = "", count_max: int = 1000) -> list[Record]:
         """See RecordStore."""
@@ -520,14 +549,22 @@ class FabricStore:
         end = b"(" + prefix.encode() + b"\xff"
         found: list[Record] = []
         while start and len(found) < count_max:
-            start, told = await self._record(
-                "scan", self._now(), start, end, count_max - len(found)
+            start, told = await self._look_up(
+                "record_scan", self._now(), start, end, count_max - len(found)
             )
             found += [
                 Record(key.decode(), value, version, int(expires))
                 for key, version, expires, value in told
             ]
         return found
+
+
+def _copies_needed(told: Any) -> int:
+    """How many copies a change needs besides the master, by what `library.lua` answered to it."""
+    copies, when_short, *_ = told
+    if copies == b"!":
+        return 0
+    return int(copies) - 1 if when_short == b"refuse" else min(int(copies) - 1, 1)
 
 
 def _settings(settings: QueueSettings, version: int) -> list[Word]:

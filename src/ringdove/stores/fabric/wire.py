@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -123,6 +124,8 @@ class Node:
         with self._lock:
             inbox, self._inbox = self._inbox, []
             self._scheduled = False
+        if not wire.expected:
+            wire.heard_s = time.monotonic()
         for _, pendings in inbox:
             wire.expected.extend(pendings)
         wire.write(b"".join([data for data, _ in inbox]))
@@ -139,6 +142,16 @@ class Node:
         finally:
             self._connecting = False
         self._flush()
+
+    def check(self) -> None:
+        """Give the connection up when the node has been silent for too long; from any thread.
+
+        A cut network or a machine that is gone breaks no connection by itself.
+        """
+        wire = self._wire
+        if wire is not None and wire.expected and time.monotonic() - wire.heard_s > _SILENT_S:
+            with contextlib.suppress(RuntimeError):  # The loop has been closed.
+                self._loop.call_soon_threadsafe(wire.abort)
 
     def lost(self) -> None:
         """The connection is of no use any more."""
@@ -162,52 +175,135 @@ class Node:
             self._wire.close()
 
 
+class Copies(NamedTuple):
+    """How many copies besides the master a change should have."""
+
+    #: As many as there are to be.
+    wanted: int
+    #: As many as there must be before it counts, by what the node has answered.
+    needed: Callable[[Any], int]
+
+
+class _Change:
+    """A command under way, until enough copies have what it did."""
+
+    __slots__ = ("command", "copies", "deadline_s", "needed", "pending", "reply")
+
+    def __init__(self, command: Sequence[Word], copies: Copies) -> None:
+        self.command = command
+        self.copies = copies
+        self.deadline_s = time.monotonic() + WAIT_MS / 1000
+        self.needed = 0
+        self.reply: Any = None
+        self.pending: Pending[tuple[Any, int]] = Pending()
+
+
 class Synced:
     """Asks one node for changes, and waits until enough copies have them: a group commit.
 
     WAIT holds its connection up, so it has one of its own; whatever comes meanwhile goes together,
-    with one WAIT behind all of it.
+    with one WAIT behind all of it. That asks for the copies that can be reached: one that has not
+    followed for `LATE_MS` is done without, by changes that need not have it, until the node reports
+    it back. Changes that need more copies wait on, but do not hold the others up.
     """
 
     def __init__(self, node: Node) -> None:
+        self.address = node.address
         self._node = node
         self._lock = threading.Lock()
-        self._queue: list[tuple[Sequence[Word], int, Pending[tuple[Any, int]]]] = []
+        self._queue: list[_Change] = []
         self._under_way = False
+        #: Changes that the node has done and that lack copies.
+        self._short: list[_Change] = []
+        #: Copies that follow, as far as is known; None: all that are wanted.
+        self._following: int | None = None
+        self._look_s = 0.0
 
-    def ask(self, command: Sequence[Word], copies: int) -> Pending[tuple[Any, int]]:
+    def check(self) -> None:
+        """See Node."""
+        self._node.check()
+
+    def ask(self, command: Sequence[Word], copies: Copies) -> Pending[tuple[Any, int]]:
         """Send a command; its reply, and how many copies besides the master have what it did."""
-        pending: Pending[tuple[Any, int]] = Pending()
+        change = _Change(command, copies)
         with self._lock:
-            self._queue.append((command, copies, pending))
+            self._queue.append(change)
             if self._under_way:
-                return pending
+                return change.pending
             self._under_way = True
         self._send()
-        return pending
+        return change.pending
 
     def _send(self) -> None:
         with self._lock:
             batch, self._queue = self._queue, []
-            self._under_way = bool(batch)
-        if not batch:
-            return
-        most = max(copies for _, copies, _ in batch)
-        wait = ("WAIT", most, WAIT_MS)
-        *replies, reached = self._node.ask(*(command for command, _, _ in batch), wait)
+            self._under_way = bool(batch or self._short)
+            if not self._under_way:
+                return
+        asked = wanted = max(change.copies.wanted for change in (*batch, *self._short))
+        commands = [change.command for change in batch]
+        if self._following is not None:
+            needed = max((change.needed for change in self._short), default=0)
+            asked = min(wanted, max(1, self._following, needed))
+            if time.monotonic() >= self._look_s:
+                commands.append(("INFO", "replication"))
+        *replies, reached = self._node.ask(*commands, ("WAIT", asked, LATE_MS))
 
         def finish() -> None:
             error = reached.error()
-            count = 0 if error is not None else int(reached.result())
-            for (_, _, pending), reply in zip(batch, replies, strict=True):
-                failure = reply.error() or error
-                if failure is not None:
-                    pending.fail(failure)
-                else:
-                    pending.resolve((reply.result(), count))
+            if error is None:
+                self._take(batch, replies[: len(batch)])
+                self._settle(asked, int(reached.result()))
+                for told in replies[len(batch) :]:
+                    self._heed(told, wanted)
+            else:
+                self._fail([*batch, *self._short], error)
             self._send()
 
         reached.when_done(finish)
+
+    def _take(self, batch: list[_Change], replies: list[Pending[Any]]) -> None:
+        """Learn what the node has answered to changes."""
+        for change, reply in zip(batch, replies, strict=True):
+            error = reply.error()
+            if error is not None:
+                change.pending.fail(error)
+                continue
+            change.reply = reply.result()
+            change.needed = min(change.copies.wanted, change.copies.needed(change.reply))
+            self._short.append(change)
+
+    def _settle(self, asked: int, reached: int) -> None:
+        """Answer the changes that have enough copies, and those that waited long enough."""
+        now_s = time.monotonic()
+        short, self._short = self._short, []
+        for change in short:
+            if reached >= change.needed or now_s >= change.deadline_s:
+                change.pending.resolve((change.reply, reached))
+            else:
+                self._short.append(change)
+        if reached < asked:
+            self._following = reached
+            self._look_s = now_s + _LOOK_S
+
+    def _heed(self, told: Pending[Any], wanted: int) -> None:
+        """Learn from the node how many copies follow it."""
+        self._look_s = time.monotonic() + _LOOK_S
+        if told.error() is None:
+            following = _followers(told.result())
+            self._following = None if following >= wanted else following
+
+    def _fail(self, changes: list[_Change], error: BaseException) -> None:
+        self._short = []
+        self._following = None
+        for change in changes:
+            change.pending.fail(error)
+
+
+def _followers(info: bytes) -> int:
+    """How many copies follow a node closely, by what it says of its replication."""
+    copies = (line for line in info.split(b"\r\n") if line.startswith(b"slave"))
+    return sum(b"state=online" in line and line.endswith((b"lag=0", b"lag=1")) for line in copies)
 
 
 class _Wire(asyncio.Protocol):
@@ -219,6 +315,8 @@ class _Wire(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.expected: deque[Pending[Any]] = deque()
         self.lost = False
+        #: When the node last said something, or was first asked for it.
+        self.heard_s = time.monotonic()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -232,6 +330,7 @@ class _Wire(asyncio.Protocol):
         self._node.lost()
 
     def data_received(self, data: bytes) -> None:
+        self.heard_s = time.monotonic()
         self._reader.feed(data)
         while (reply := self._reader.gets()) is not _NOT_ENOUGH:
             if self._is_message(reply):
@@ -261,6 +360,10 @@ class _Wire(asyncio.Protocol):
             with contextlib.suppress(RuntimeError):
                 self._transport.close()
 
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
 
 #: Its stub knows only tuples of one word.
 _pack: Any = hiredis.pack_command
@@ -268,11 +371,18 @@ _pack: Any = hiredis.pack_command
 _NOT_ENOUGH = object()
 _CONNECT_S = 2.0
 
+#: Seconds without a word from a node that owes an answer, after which its connection is given up.
+_SILENT_S = 5.0
+
 #: Seconds for the thread to end.
 _STOP_S = 5.0
 
 #: Turns of the loop in which a closed connection ends.
 _LAST_TURNS = 5
 
-#: Milliseconds that copies have to take over a change.
-WAIT_MS = 1_000
+#: Milliseconds that copies have to take over a change that cannot do without them, and those after
+#: which a copy counts as late: less than what makes a sender go elsewhere.
+WAIT_MS, LATE_MS = 1_000, 200
+
+#: Seconds between two questions whether a copy that was late follows again.
+_LOOK_S = 0.5
