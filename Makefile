@@ -39,7 +39,8 @@ format: setup ## Put the source into its standard form.
 	@$(BIN)/ruff check --fix .
 
 bench: setup ## Measure this machine (minutes).
-	@for name in engine groups leases backlog e2e latency parked load sqs; do \
+	@tools/get-redis
+	@for name in engine groups leases backlog e2e latency parked load sqs fabric; do \
 	    $(BIN)/ringdove bench $$name || exit 1; done
 
 torture: setup ## Kill the engine and cut its power a thousand times each, kill the server (many minutes).

@@ -42,15 +42,19 @@ def run(
                 # The same bytes for every size, so that large messages do not take forever.
                 share = max(count, messages * 100 // max(size, 100))
                 with place(directory) as data, serving(data / "queues") as server:
-                    rows.append(_cell(server, durability, size, count, share))
+                    row = measure(
+                        server, f"e2e-{durability}", size, count, share, durability=durability
+                    )
+                    rows.append({"durability": durability, **row})
     return {"e2e": rows}
 
 
-def _cell(
-    server: ServerProcess, durability: str, size: int, producers: int, messages: int
+def measure(
+    server: ServerProcess, name: str, size: int, producers: int, messages: int, **settings: Any
 ) -> dict[str, Any]:
+    """Send messages through a new queue of a server, and receive and check them all."""
     with connect(server.url) as connection:
-        queue = connection.create_queue(f"e2e-{durability}", durability=durability)
+        queue = connection.create_queue(name, **settings)
         queue.subscribe("reader", "earliest")
     each = messages // producers
     module = __name__
@@ -70,7 +74,6 @@ def _cell(
         sender.end()
     elapsed_s = received["ended_s"] - sent["began_s"]
     return {
-        "durability": durability,
         "size": size,
         "producers": producers,
         "messages": each * producers,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
@@ -132,6 +132,32 @@ def e2e(
     from ringdove.bench import e2e as bench
 
     _report(bench.run(dir, messages, size, producers, durability), json, plot, "e2e")
+
+
+@app.command
+def fabric(
+    *,
+    messages: int = 2_000_000,
+    rounds: int = 3,
+    seconds: Seconds = 5.0,
+    fsync: Literal["always", "everysec"] = "always",
+    dir: Dir = None,
+    json: JsonFlag = False,
+) -> None:
+    """Blocks of 100-byte messages through one controller, on three copies, beside bare Redis.
+
+    Parameters
+    ----------
+    messages
+        Messages of each run.
+    rounds
+        Runs of each kind, in turn; the ratio is that of their medians.
+    fsync
+        When the Redis processes sync their files.
+    """
+    from ringdove.bench import fabric as bench
+
+    _report(bench.run(dir, messages, rounds, seconds, fsync), json)
 
 
 @app.command

@@ -10,11 +10,11 @@ from __future__ import annotations
 import binascii
 import random
 import time
-from importlib import resources
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ringdove.errors import ConnectionClosed, InvalidArgument, StoreUnavailable
 from ringdove.pending import Pending, Runner
+from ringdove.stores.fabric import library
 from ringdove.stores.fabric.watching import Watcher
 from ringdove.stores.fabric.wire import Loop, Node, NodeAddress, NodeLost, ReplyError, Synced
 
@@ -59,7 +59,6 @@ class Cluster:
         #: Connections for requests that are waited for, to be closed at the end.
         self._others: list[Node] = []
         self._masters: list[NodeAddress | None] = [None] * SLOTS
-        self._library = resources.files(__package__).joinpath("library.lua").read_text()
         self._closed = False
 
     async def open(self) -> None:
@@ -163,6 +162,12 @@ class Cluster:
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
             await self._refresh(deadline_s)
 
+    def tell(self, slot: int, command: Sequence[Word]) -> None:
+        """Send a command that nothing depends on; what is asked next in this slot comes after."""
+        address = self._masters[slot]
+        if address is not None:
+            self.node(address).ask(command)
+
     async def _ask_once(
         self,
         slot: int,
@@ -198,7 +203,7 @@ class Cluster:
     async def _load(self, address: NodeAddress | None) -> None:
         """Give a node the library."""
         if address is not None:
-            [pending] = self.node(address).ask(("FUNCTION", "LOAD", "REPLACE", self._library))
+            [pending] = self.node(address).ask(("FUNCTION", "LOAD", "REPLACE", library.TEXT))
             try:
                 await pending
             except ReplyError as error:

@@ -1,4 +1,4 @@
-#!lua name=ringdove
+#!lua name=ringdove_@VERSION@
 
 -- The queue-type KVS (T2.2): every operation of a store on a stripe is one function, atomic on its master. All keys of a
 -- stripe share one hash tag and are passed in KEYS, in this order:
@@ -33,7 +33,7 @@
 --
 -- Numbers inside members are big-endian, so lexical order is numerical order; all are below 2^53. Tokens are fifteen
 -- hexadecimal digits. Whatever a call does is bounded by the limits it brings; one that has to stop says so and is called
--- again. Refusals are answered as {'!', code, text, number}. Version 1.
+-- again. Refusals are answered as {'!', code, text, number}.
 
 local M, LOG, NOTES, HASHES, PRODUCERS, IDS = 1, 2, 3, 4, 5, 6
 local SEEN, INDEX, FLOORS, DELAYS, HEARD, MARKS = 7, 8, 9, 10, 11, 12
@@ -864,8 +864,9 @@ local function append(keys, args)
   if copies == 1 then self.stable = tail end
   if dropped then self:tidy(trim_max) end
   self:save()
-  if #accepted > 0 then self:announce(args[3]) end
-  return {copies, self.when_short, answers, self.tail}
+  -- What needs copies is announced when it has them.
+  if #accepted > 0 and copies == 1 then self:announce(args[3]) end
+  return {copies, self.when_short, answers, self.tail, digits(self.now)}
 end
 
 -- args: now, most copies. A change that means nothing, for WAIT to follow: what was appended before has its copies
@@ -1633,7 +1634,7 @@ local function record_scan(keys, args)
 end
 
 local function register(name, work, flags)
-  redis.register_function{function_name = 'rd_' .. name, callback = guarded(work), flags = flags}
+  redis.register_function{function_name = 'rd_@VERSION@_' .. name, callback = guarded(work), flags = flags}
 end
 
 register('append', append, {})

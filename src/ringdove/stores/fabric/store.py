@@ -43,7 +43,8 @@ from ringdove.stores.base import (
     SubscriptionStats,
 )
 from ringdove.stores.fabric.cluster import Cluster, parse_url, slot_of
-from ringdove.stores.fabric.wire import WAIT_MS, Copies
+from ringdove.stores.fabric.library import function
+from ringdove.stores.fabric.wire import WAIT_MS, Copies, Large
 from ringdove.stores.local import check_record
 
 if TYPE_CHECKING:
@@ -60,10 +61,8 @@ _RECORDS_TAG = b"ringdove-records"
 _RECORDS_SLOT = slot_of(_RECORDS_TAG)
 _RECORD_KEYS = tuple(b"rd:{%b}:%b" % (_RECORDS_TAG, suffix) for suffix in (b"v", b"k", b"e"))
 
-#: Stripes whose keys and lately read blocks are remembered, and the bytes of such blocks.
+#: Stripes whose keys are remembered.
 _STRIPES_MAX = 10_000
-_CACHE_BLOCKS_MAX = 64
-_CACHE_BYTES_MAX = 16 * 1024 * 1024
 
 
 class _Place:
@@ -82,34 +81,60 @@ class _Place:
         self.watched = False
         #: Whether the stripe was deleted, as far as is known.
         self.gone = False
-        self.blocks: deque[Block] = deque(maxlen=_CACHE_BLOCKS_MAX)
+        #: Blocks that were read or appended lately, and how large they are about.
+        self.blocks: deque[Block] = deque()
+        self.block_bytes = _BLOCK_BYTES_GUESS
 
     def known_block(self, offset: int) -> Block | None:
-        """A block read lately that holds an offset."""
-        for block in reversed(self.blocks):
+        """A block that was read or appended lately and holds an offset."""
+        for block in reversed(list(self.blocks)):
             if block.base <= offset < block.end:
                 return block
         return None
-
-    def remember(self, blocks: Sequence[Block]) -> None:
-        """Keep blocks for the next partial read."""
-        self.blocks += blocks
-        while sum(block.nbytes for block in self.blocks) > _CACHE_BYTES_MAX:
-            self.blocks.popleft()
-
-    def accept(self, reply: Any) -> Any:
-        """The reply, unless it is a refusal, which is raised; with a stripe its blocks go."""
-        try:
-            return _accepted(reply)
-        except QueueNotFound:
-            self.gone = True
-            self.blocks.clear()
-            raise
 
     def announce(self) -> None:
         """Tell those who wait that something may have come."""
         watch, self.watch = self.watch, Pending()
         watch.resolve(None)
+
+
+class _Cache:
+    """Blocks of all stripes, as many as memory is given to them; the stripes used last keep theirs.
+
+    Receivers who follow the senders through the same controller get by without reading.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._places: OrderedDict[_Place, None] = OrderedDict()
+        self._bytes = 0
+
+    def add(self, place: _Place, blocks: Sequence[Block]) -> None:
+        """Keep blocks of a stripe."""
+        with self._lock:
+            self._places[place] = None
+            self._places.move_to_end(place)
+            for block in blocks[-_CACHE_BLOCKS_MAX:]:
+                place.blocks.append(block)
+                self._bytes += block.nbytes
+            while len(place.blocks) > _CACHE_BLOCKS_MAX:
+                self._bytes -= place.blocks.popleft().nbytes
+            while self._bytes > _CACHE_BYTES_MAX and self._places:
+                self._shrink()
+
+    def _shrink(self) -> None:
+        longest_unused = next(iter(self._places))
+        if longest_unused.blocks:
+            self._bytes -= longest_unused.blocks.popleft().nbytes
+        else:
+            del self._places[longest_unused]
+
+    def forget(self, place: _Place) -> None:
+        """A stripe is gone."""
+        with self._lock:
+            self._places.pop(place, None)
+            while place.blocks:
+                self._bytes -= place.blocks.popleft().nbytes
 
 
 class FabricStore:
@@ -125,6 +150,7 @@ class FabricStore:
         self._cluster = Cluster(nodes)
         self._opened = False
         self._places: OrderedDict[StripeId, _Place] = OrderedDict()
+        self._cache = _Cache()
         self._channels: dict[bytes, _Place] = {}
         self._cluster.on_notice = self._noticed
         self._lock = threading.Lock()
@@ -139,52 +165,63 @@ class FabricStore:
         return "" if self._own_time else str(self.clock.now_ms())
 
     def _place(self, stripe: StripeId) -> _Place:
-        with self._lock:
-            place = self._places.get(stripe)
-            if place is None:
-                if len(self._places) >= _STRIPES_MAX:
-                    self._places.popitem(last=False)
-                place = self._places[stripe] = _Place(stripe)
+        place = self._places.get(stripe)
+        if place is not None:
             return place
+        unused: _Place | None = None
+        with self._lock:
+            if len(self._places) >= _STRIPES_MAX:
+                _, unused = self._places.popitem(last=False)
+            place = self._places.setdefault(stripe, _Place(stripe))
+        if unused is not None:
+            unused.announce()  # Who waits there must look, and watch its successor.
+        return place
 
-    async def _ask(self, place: _Place, function: str, *arguments: Word) -> Any:
+    def _accept(self, place: _Place, reply: Any) -> Any:
+        """The reply, unless it is a refusal, which is raised; with a stripe its blocks go."""
+        try:
+            return _accepted(reply)
+        except QueueNotFound:
+            place.gone = True
+            self._cache.forget(place)
+            raise
+
+    async def _ask(self, place: _Place, name: str, *arguments: Word) -> Any:
         """Call a function on a stripe; raises what it refuses with."""
-        reply = await self._call(f"rd_{function}", place.slot, place.keys, arguments)
-        return place.accept(reply)
+        reply = await self._call(name, place.slot, place.keys, arguments)
+        return self._accept(place, reply)
 
-    async def _decide(self, place: _Place, function: str, *arguments: Word) -> Any:
+    async def _decide(self, place: _Place, name: str, *arguments: Word) -> Any:
         """`_ask`, for what a failover must not undo: it is on a second server before it counts."""
-        reply = await self._ask_copied(
-            place.slot, f"rd_{function}", place.keys, arguments, self._a_second
-        )
-        return place.accept(reply)
+        reply = await self._ask_copied(place.slot, name, place.keys, arguments, self._a_second)
+        return self._accept(place, reply)
 
-    async def _ask_soon(self, place: _Place, function: str, *arguments: Word) -> Any:
+    async def _ask_soon(self, place: _Place, name: str, *arguments: Word) -> Any:
         """`_ask`, for those who can go elsewhere: a node that is gone is not waited for."""
         await self._open()
-        command = ("FCALL", f"rd_{function}", len(place.keys), *place.keys, *arguments)
+        command = ("FCALL", function(name), len(place.keys), *place.keys, *arguments)
         reply, _ = await self._cluster.ask(place.slot, command, timeout_s=_SOON_S)
-        return place.accept(reply)
+        return self._accept(place, reply)
 
-    async def _change(self, place: _Place, function: str, *arguments: Word) -> Any:
+    async def _change(self, place: _Place, name: str, *arguments: Word) -> Any:
         """Call a function whose effect must have its copies before it counts."""
         wanted = (place.copies or self._copies_max) - 1
         told = await self._ask_copied(
-            place.slot, f"rd_{function}", place.keys, arguments, Copies(wanted, _copies_needed)
+            place.slot, name, place.keys, arguments, Copies(wanted, _copies_needed)
         )
-        place.copies, _, *reply = place.accept(told)
+        place.copies, _, *reply = self._accept(place, told)
         return reply
 
     async def _ask_copied(
         self,
         slot: int,
-        function: str,
+        name: str,
         keys: Sequence[Word],
         arguments: Sequence[Word],
         copies: Copies,
     ) -> Any:
         await self._open()
-        command = ("FCALL", function, len(keys), *keys, *arguments)
+        command = ("FCALL", function(name), len(keys), *keys, *arguments)
         reply, reached = await self._cluster.ask(slot, command, copies if copies.wanted else None)
         needed = min(copies.wanted, copies.needed(reply))
         if reached < needed:
@@ -200,10 +237,10 @@ class FabricStore:
             self._opened = True
 
     async def _call(
-        self, function: str, slot: int, keys: Sequence[Word], arguments: Sequence[Word]
+        self, name: str, slot: int, keys: Sequence[Word], arguments: Sequence[Word]
     ) -> Any:
         await self._open()
-        return await self._cluster.call(function, slot, keys, arguments)
+        return await self._cluster.call(function(name), slot, keys, arguments)
 
     # -- stripes --------------------------------------------------------------------------------
 
@@ -243,21 +280,44 @@ class FabricStore:
         ]  # fmt: skip
         for segment in sound:
             arguments += _segment(segment)
-        told, tail = await self._change(place, "append", *arguments)
+        told, tail, stored = await self._change(place, "append", *arguments)
         if place.copies > 1:
-            await self._show(place, int(tail))
+            self._show(place, int(tail))
+        appended = [_appended(answer) for answer in told]
+        self._keep(place, sound, appended, int(stored))
         place.announce()
-        answers = iter([_appended(answer) for answer in told])
+        answers = iter(appended)
         return [error if error is not None else next(answers) for error in malformed]
 
-    async def _show(self, place: _Place, tail: int) -> None:
-        """What is below `tail` has its copies: let it be seen."""
-        await self._ask(place, "stable", tail, place.channel)
+    def _keep(
+        self,
+        place: _Place,
+        segments: Sequence[Segment],
+        answers: Sequence[Appended | ClientError],
+        stored_ms: int,
+    ) -> None:
+        """Remember blocks that were just appended."""
+        stored = [
+            segment.block.stamp(answer.base, stored_ms)
+            for segment, answer in zip(segments, answers, strict=True)
+            if isinstance(answer, Appended) and not answer.duplicate
+        ]
+        self._cache.add(place, stored)
+
+    def _show(self, place: _Place, tail: int) -> None:
+        """What is below `tail` has its copies: let it be seen.
+
+        Nobody waits for that. Whoever meets messages that were not shown sees to it himself.
+        """
+        keys = place.keys
+        self._cluster.tell(
+            place.slot, ("FCALL", function("stable"), len(keys), *keys, tail, place.channel)
+        )
 
     async def _settle_tail(self, place: _Place) -> None:
         """See that what others have appended has its copies, whoever was to look after it."""
         _, tail = await self._change(place, "touch", self._now(), self._copies_max)
-        await self._show(place, int(tail))
+        self._show(place, int(tail))
 
     def submit_append(
         self, stripe: StripeId, segments: Sequence[Segment], version: int
@@ -472,16 +532,22 @@ class FabricStore:
             )
         found: list[Block] = []
         while offset < int(tail) and messages_max > 0 and (bytes_max > 0 or not found):
-            block = await self._block_at(place, offset)
-            if block is None:
+            wanted = min(int(tail), offset + messages_max)
+            blocks = await self._blocks(place, offset, wanted)
+            if not blocks:
                 break
-            start = max(0, offset - block.base)
-            stop = min(block.count, start + messages_max, int(tail) - block.base)
-            block = block.slice(start, stop)
-            found.append(block)
-            messages_max -= block.count
-            bytes_max -= block.nbytes
-            offset = block.end
+            for block in blocks:
+                if messages_max <= 0 or (bytes_max <= 0 and found):
+                    break
+                start = max(0, offset - block.base)
+                stop = min(block.count, start + messages_max, int(tail) - block.base)
+                if stop <= start:
+                    return found
+                part = block.slice(start, stop)
+                found.append(part)
+                messages_max -= part.count
+                bytes_max -= part.nbytes
+                offset = part.end
         return found
 
     async def find(self, stripe: StripeId, time_ms: int) -> int:
@@ -490,36 +556,41 @@ class FabricStore:
 
     async def _parts(self, place: _Place, lo: int, hi: int) -> list[Part]:
         """Where the messages [lo, hi) are."""
-        found = []
+        found: list[Part] = []
         while lo < hi:
-            block = await self._block_at(place, lo)
-            if block is None or block.base >= hi:
+            blocks = [b for b in await self._blocks(place, lo, hi) if b.base < hi]
+            for block in blocks:
+                start = max(lo, block.base)
+                found.append(Part(block, start - block.base, min(hi, block.end) - block.base))
+                lo = block.end
+            if not blocks:
                 break
-            start = max(lo, block.base)
-            found.append(Part(block, start - block.base, min(hi, block.end) - block.base))
-            lo = block.end
         return found
 
-    async def _block_at(self, place: _Place, offset: int) -> Block | None:
-        """The block that holds an offset, or the first one behind it."""
-        known = place.known_block(offset)
+    async def _blocks(self, place: _Place, lo: int, hi: int) -> list[Block]:
+        """Some of the blocks with messages of [lo, hi), in order, from the first one on.
+
+        The last ones may begin at `hi` or later; none: nothing is stored from `lo` on.
+        """
+        known = place.known_block(lo)
         if known is not None:
-            return known
-        command = ("XRANGE", place.log, offset, "+", "COUNT", _READ_AHEAD)
+            return [known]
+        count = max(1, min(hi - lo, _READ_BYTES // place.block_bytes, _READ_BLOCKS_MAX))
+        command = ("XRANGE", place.log, lo, "+", "COUNT", count)
         entries, _ = await self._cluster.ask(place.slot, command)
         blocks = [_block(entry) for entry in entries]
-        place.remember(blocks)
-        return blocks[0] if blocks else None
+        if blocks:
+            place.block_bytes = sum(block.nbytes for block in blocks) // len(blocks)
+            self._cache.add(place, blocks)
+        return blocks
 
     # -- records --------------------------------------------------------------------------------
 
-    async def _look_up(self, function: str, *arguments: Word) -> Any:
-        return _accepted(await self._call(f"rd_{function}", _RECORDS_SLOT, _RECORD_KEYS, arguments))
+    async def _look_up(self, name: str, *arguments: Word) -> Any:
+        return _accepted(await self._call(name, _RECORDS_SLOT, _RECORD_KEYS, arguments))
 
-    async def _write_record(self, function: str, *arguments: Word) -> Any:
-        reply = await self._ask_copied(
-            _RECORDS_SLOT, f"rd_{function}", _RECORD_KEYS, arguments, self._a_second
-        )
+    async def _write_record(self, name: str, *arguments: Word) -> Any:
+        reply = await self._ask_copied(_RECORDS_SLOT, name, _RECORD_KEYS, arguments, self._a_second)
         return _accepted(reply)
 
     async def get(self, key: str) -> Record | None:
@@ -581,7 +652,7 @@ def _segment(segment: Segment) -> list[Word]:
     hashes = bytes(block.key_hashes()) if block.keyed else b""
     return [
         segment.producer or b"", segment.sequence, segment.span, int(segment.gaps),
-        segment.message_id or b"", block.count, block.not_before_ms, hashes, bytes(block.buffer),
+        segment.message_id or b"", block.count, block.not_before_ms, hashes, Large(block.buffer),
     ]  # fmt: skip
 
 
@@ -632,5 +703,11 @@ _SOON_S = 1.0
 #: Claims that one call settles: it must not hold a node up.
 _CLAIMS_PER_CALL_MAX = 1_000
 
-#: Blocks that one read of the log fetches.
-_READ_AHEAD = 4
+#: Bytes and blocks that one read of the log fetches, about, and how large blocks are taken to be
+#: before one has been seen.
+_READ_BYTES, _READ_BLOCKS_MAX = 1024 * 1024, 1_000
+_BLOCK_BYTES_GUESS = 64 * 1024
+
+#: Blocks that are remembered of one stripe, and bytes of those of all.
+_CACHE_BLOCKS_MAX = 64
+_CACHE_BYTES_MAX = 64 * 1024 * 1024

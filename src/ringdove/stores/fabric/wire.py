@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import hiredis
 
@@ -21,7 +21,9 @@ from ringdove.pending import Pending
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    Word = bytes | str | int | float | memoryview
+    from ringdove.core.columns import Buffer
+
+    Word: TypeAlias = "bytes | str | int | float | Large"
 
 
 class NodeAddress(NamedTuple):
@@ -32,6 +34,15 @@ class NodeAddress(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
+
+
+class Large:
+    """A word of a command that is not copied more often than it must be."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: Buffer) -> None:
+        self.data = data
 
 
 class ReplyError(Exception):
@@ -83,7 +94,7 @@ class Node:
         self.address = address
         self._loop = loop
         self._lock = threading.Lock()
-        self._inbox: list[tuple[bytes, list[Pending[Any]]]] = []
+        self._inbox: list[tuple[list[Buffer], list[Pending[Any]]]] = []
         self._scheduled = False
         self._wire: _Wire | None = None
         self._connecting = False
@@ -96,9 +107,9 @@ class Node:
     def ask(self, *commands: Sequence[Word]) -> list[Pending[Any]]:
         """Send commands, one right behind the other; from any thread."""
         pendings: list[Pending[Any]] = [Pending() for _ in commands]
-        data = b"".join(_pack(tuple(command)) for command in commands)
+        parts = [part for command in commands for part in _pack(command)]
         with self._lock:
-            self._inbox.append((data, pendings))
+            self._inbox.append((parts, pendings))
             wake = not self._scheduled
             self._scheduled = True
         if wake:
@@ -111,7 +122,7 @@ class Node:
     def tell(self, command: Sequence[Word]) -> None:
         """Send a command whose reply is a message; from the loop's thread."""
         with self._lock:
-            self._inbox.append((_pack(tuple(command)), []))
+            self._inbox.append((_pack(command), []))
         self._flush()
 
     def _flush(self) -> None:
@@ -128,7 +139,7 @@ class Node:
             wire.heard_s = time.monotonic()
         for _, pendings in inbox:
             wire.expected.extend(pendings)
-        wire.write(b"".join([data for data, _ in inbox]))
+        wire.write(b"".join([part for parts, _ in inbox for part in parts]))
 
     async def _connect(self) -> None:
         try:
@@ -365,8 +376,30 @@ class _Wire(asyncio.Protocol):
             self._transport.abort()
 
 
+def _pack(command: Sequence[Word]) -> list[Buffer]:
+    """A command as it goes over the wire, in parts; large words are not copied."""
+    if not any(type(word) is Large for word in command):
+        return [_pack_small(tuple(command))]
+    parts: list[Buffer] = [b"*%d\r\n" % len(command)]
+    small: list[Word] = []
+    for word in command:
+        if type(word) is not Large:
+            small.append(word)
+            continue
+        parts += (_words(small), b"$%d\r\n" % len(word.data), word.data, b"\r\n")
+        small = []
+    parts.append(_words(small))
+    return parts
+
+
+def _words(words: list[Word]) -> bytes:
+    """Words without the line in front that says how many they are."""
+    packed: bytes = _pack_small(tuple(words))
+    return packed[packed.index(b"\n") + 1 :]
+
+
 #: Its stub knows only tuples of one word.
-_pack: Any = hiredis.pack_command
+_pack_small: Any = hiredis.pack_command
 
 _NOT_ENOUGH = object()
 _CONNECT_S = 2.0
