@@ -74,7 +74,29 @@ class _Collector:
         yield GaugeMetricFamily(
             "ringdove_receivers_parked", "Receivers that wait.", value=dequeuer.parked
         )
+        yield from self._collect_nodes()
         yield from self._collect_queues()
+
+    def _collect_nodes(self) -> Iterator[Metric]:
+        latency = GaugeMetricFamily(
+            "ringdove_node_latency_seconds",
+            "Moving average of a fabric node's answers.",
+            labels=["node", "controller"],
+        )
+        excluded = GaugeMetricFamily(
+            "ringdove_node_excluded",
+            "1 while a fabric node is left alone.",
+            labels=["node", "controller"],
+        )
+        healths = {
+            "enqueue": self._broker.enqueuer.health,
+            "dequeue": self._broker.dequeuer.health,
+        }
+        for controller, health in healths.items():
+            for node, seen in health.seen().items():
+                latency.add_metric([str(node), controller], seen.latency_s)
+                excluded.add_metric([str(node), controller], seen.excluded)
+        yield from (latency, excluded)
 
     def _collect_queues(self) -> Iterator[Metric]:
         stored = GaugeMetricFamily("ringdove_queue_bytes", "Bytes stored.", labels=["queue"])

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 import structlog
 
+from ringdove import limits
 from ringdove.controllers.broker import Broker
 from ringdove.errors import InvalidArgument, StoreUnavailable
 from ringdove.frontends.access import Access
@@ -47,6 +48,8 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: str = "./ringdove-data"
     #: A Redis or Valkey cluster to keep queues on instead: redis://HOST:PORT,HOST:PORT.
     store: str | None = None
+    #: Milliseconds after which a node of it counts as slow, and sends go elsewhere if they may.
+    slowdown_ms: int = limits.SLOWDOWN_MS
     #: Address to listen on. Anything but loopback needs a token and TLS, or `insecure`.
     host: str = "127.0.0.1"
     #: Ports of the native protocol and of HTTP; 0 for any free one, -1 for none.
@@ -95,6 +98,7 @@ class Server:
         _refuse_exposed(config)
         tls = _tls_context(config)
         self._broker = Broker(self._store or _open_store(config))
+        self._broker.enqueuer.slowdown_s = config.slowdown_ms / 1000
         try:
             loop = asyncio.get_running_loop()
             self._native = NativeServer(self._broker, loop, config.token)

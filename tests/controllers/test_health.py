@@ -36,9 +36,19 @@ def test_after_a_while_one_request_tries_it_again(health, clock):
     clock.sleep_ms(1000)
     assert health.admits("a")
     assert not health.admits("a")
-    health.answered("a")
+    health.answered("a", 0.1)
     assert health.admits("a")
     assert health.admits("a")
+    assert health.seen()["a"] == (0.1, False)
+
+
+def test_latency_is_averaged(health):
+    health.answered("a", 0.1)
+    for _ in range(100):
+        health.answered("a", 0.2)
+    assert health.seen()["a"].latency_s == pytest.approx(0.2, rel=0.01)
+    health.failed("a")
+    assert health.seen()["a"].excluded
 
 
 def test_a_node_that_fails_again_is_left_alone_for_longer(health, clock):
@@ -61,6 +71,7 @@ class PatchyStore(MemoryStore):
         self.silent: set[int] = set()
         self.broken: set[int] = set()
         self.asked: list[int] = []
+        self._unanswered: list = []
 
     def node_of(self, stripe):
         return stripe.number
@@ -68,12 +79,19 @@ class PatchyStore(MemoryStore):
     def submit_append(self, stripe, segments, version):
         self.asked.append(stripe.number)
         if stripe.number in self.silent:
-            return Pending()
+            self._unanswered.append((Pending(), stripe, segments, version))
+            return self._unanswered[-1][0]
         if stripe.number in self.broken:
             failed: Pending = Pending()
             failed.fail(StoreUnavailable("gone"))
             return failed
         return super().submit_append(stripe, segments, version)
+
+    def answer_all(self):
+        """The nodes come back, and do what they were asked for."""
+        self.silent.clear()
+        for pending, *request in self._unanswered:
+            pending.resolve(super().submit_append(*request).wait())
 
 
 @pytest.fixture
@@ -108,6 +126,34 @@ def test_a_send_goes_elsewhere_and_the_node_is_left_alone(broker, store, trouble
     assert 2 not in placed
     assert store.asked.count(2) == 1
     assert broker.enqueuer.health.excluded() == [2]
+
+
+def test_what_waits_behind_a_slow_append_is_taken_back_when_it_goes_elsewhere(broker, store):
+    """Only what a slow node has been asked for can be stored twice."""
+    store.silent.add(2)
+
+    async def work():
+        await broker.create_queue("q", {"stripes": 4})
+        return await asyncio.gather(*(broker.send("q", Outgoing([b"x"])) for _ in range(40)))
+
+    placed = [sent.stripe.number for [sent] in asyncio.run(work())]
+    assert len(placed) == 40
+    assert 2 not in placed
+    assert not [g for g in broker.enqueuer._gatherings.values() if g.waiting]
+
+
+def test_when_all_are_slow_the_sender_waits(broker, store):
+    store.silent |= {0, 1, 2, 3}
+
+    async def work():
+        await broker.create_queue("q", {"stripes": 4})
+        sends = [asyncio.create_task(broker.send("q", Outgoing([b"x"]))) for _ in range(10)]
+        await asyncio.wait(sends, timeout=0.3)
+        assert not any(send.done() for send in sends)
+        store.answer_all()
+        return await asyncio.gather(*sends)
+
+    assert len(asyncio.run(work())) == 10
 
 
 def test_when_all_are_gone_the_sender_is_told(broker, store):

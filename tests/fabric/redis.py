@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import subprocess
 import time
@@ -10,7 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import hiredis
 
+from ringdove.cluster.processes import free_ports, redis_program
+
 if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Sequence
     from pathlib import Path
 
 PATIENCE_S = 20
@@ -19,23 +22,39 @@ PATIENCE_S = 20
 class RedisProcess:
     """Runs until the end of the `with`."""
 
-    def __init__(self, directory: Path) -> None:
-        program = shutil.which("redis-server") or shutil.which("valkey-server")
-        assert program, "redis-server is missing: apt-get install redis-server"
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+    def __init__(
+        self, directory: Path, *options: str, password: str = "", tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._tls = tls
+        self._reader = hiredis.Reader()
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not self._start(directory, options):  # Another may have taken the port meanwhile.
+            assert time.monotonic() < deadline_s, "redis does not start"
+        if password:
+            self.ask("AUTH", password)
+        self.ask("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        self._until(lambda: b"cluster_state:ok" in self.ask("CLUSTER", "INFO"))
+
+    def _start(self, directory: Path, options: Sequence[str]) -> bool:
+        self.port, bus_port = free_ports(2, "127.0.0.1")
+        ports = ["--port", "0", "--tls-port"] if self._tls else ["--port"]
         self._process = subprocess.Popen(
             [
-                program, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(directory),
-                "--cluster-enabled", "yes", "--cluster-port", str(_free_port()),
-                "--save", "", "--appendonly", "no",
+                redis_program(), *ports, str(self.port), "--bind", "127.0.0.1",
+                "--dir", str(directory), "--cluster-enabled", "yes",
+                "--cluster-port", str(bus_port), "--save", "", "--appendonly", "no", *options,
             ],
             stdout=subprocess.DEVNULL,
         )  # fmt: skip
-        self._socket = self._connect()
-        self._reader = hiredis.Reader()
-        self.ask("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-        self._until(lambda: b"cluster_state:ok" in self.ask("CLUSTER", "INFO"))
+        while self._process.poll() is None:
+            try:
+                plain = socket.create_connection(("127.0.0.1", self.port), PATIENCE_S)
+                self._socket = self._tls.wrap_socket(plain) if self._tls else plain
+            except OSError:
+                time.sleep(0.01)
+            else:
+                return True
+        return False
 
     @property
     def url(self) -> str:
@@ -44,20 +63,13 @@ class RedisProcess:
     def ask(self, *words: Any) -> Any:
         self._socket.sendall(hiredis.pack_command(words))
         while (reply := self._reader.gets()) is False:
-            self._reader.feed(self._socket.recv(65_536))
+            data = self._socket.recv(65_536)
+            assert data, "redis hung up"
+            self._reader.feed(data)
         return reply
 
     def flush(self) -> None:
         self.ask("FLUSHALL")
-
-    def _connect(self) -> socket.socket:
-        deadline_s = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                return socket.create_connection(("127.0.0.1", self.port), PATIENCE_S)
-            except OSError:
-                assert time.monotonic() < deadline_s, "redis does not start"
-                time.sleep(0.01)
 
     def _until(self, condition: Any) -> None:
         deadline_s = time.monotonic() + PATIENCE_S
@@ -72,8 +84,3 @@ class RedisProcess:
         self._socket.close()
         self._process.terminate()
         self._process.wait()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]

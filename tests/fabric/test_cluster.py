@@ -20,7 +20,7 @@ from ringdove.cluster.plan import host_of, make_plan, read_plan, write_plan
 from ringdove.cluster.status import look_at, look_at_foreign, slots_missing
 from ringdove.core.ring import SLOTS, Rings
 from ringdove.errors import InvalidArgument, StoreUnavailable
-from ringdove.stores.fabric.cluster import parse_url
+from ringdove.stores.fabric.url import parse_url
 
 TUNING = Tuning(fsync="always", node_timeout_ms=1_000, memory_bytes=32 * 1024 * 1024)
 
@@ -141,7 +141,7 @@ def test_every_process_runs_with_the_settings_of_the_fabric(cluster):
 
 
 def test_a_cluster_that_somebody_else_made_can_be_looked_at(cluster):
-    seeds, _ = parse_url(cluster.url)
+    seeds = parse_url(cluster.url).nodes
     shards = look_at_foreign(seeds)
     assert slots_missing(shards) == 0
     assert [len(shard.copies) for shard in shards] == [2] * 6

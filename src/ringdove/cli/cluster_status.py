@@ -101,9 +101,9 @@ def _verdict(found: ClusterStatus) -> str:
 def _foreign_status(url: str, *, as_json: bool) -> int:
     from ringdove.cli import EXIT_OK, EXIT_STORE
     from ringdove.cluster.status import look_at_foreign, slots_missing
-    from ringdove.stores.fabric.cluster import parse_url
+    from ringdove.stores.fabric.url import parse_url
 
-    seeds, _ = parse_url(url)
+    seeds = parse_url(url).nodes
     shards = look_at_foreign(seeds)
     missing = slots_missing(shards)
     if as_json:

@@ -22,6 +22,7 @@ Flag = Annotated[bool, Parameter(negative="")]
 def serve(
     *,
     store: str | None = None,
+    slowdown_ms: int | None = None,
     host: str | None = None,
     port: int | None = None,
     http: int | None = None,
@@ -48,6 +49,9 @@ def serve(
     ----------
     store
         A Redis or Valkey cluster to keep queues on: redis://HOST:PORT,HOST:PORT.
+    slowdown_ms
+        With --store: a node that takes longer is slow, and what may go elsewhere does; by default
+        400.
     host
         Address to listen on, by default 127.0.0.1. Others need a token and TLS.
     port
@@ -79,7 +83,8 @@ def serve(
     from ringdove.server import run_server
 
     chosen: dict[str, Any] = {
-        "store": store, "host": host, "port": port, "http": http, "unix": unix, "token": token,
+        "store": store, "slowdown_ms": slowdown_ms, "host": host, "port": port, "http": http,
+        "unix": unix, "token": token,
         "tls_cert": tls_cert, "tls_key": tls_key, "tls_client_ca": tls_client_ca,
         "insecure": insecure or None, "sqs_strict": sqs_strict or None,
         "memory": memory or None,

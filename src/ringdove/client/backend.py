@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ringdove.errors import ClientError
     from ringdove.stores.base import Start, StripeId
 
-_SCHEMES = ("file", "memory", "redis", *address.SCHEMES)
+_SCHEMES = ("file", "memory", "redis", "rediss", *address.SCHEMES)
 
 
 class StreamSource(Protocol):
@@ -123,7 +123,7 @@ def make_backend(url: str, *, clock: Clock | None = None, **options: Any) -> Bac
         if not path:
             raise InvalidArgument(f"{url!r} names no directory: write for example 'file:./data'.")
         return Broker(EmbeddedStore(unquote(path), clock))
-    if scheme == "redis":
+    if scheme in ("redis", "rediss"):
         from ringdove.stores.fabric import FabricStore  # noqa: PLC0415
 
         return Broker(FabricStore(url, clock))

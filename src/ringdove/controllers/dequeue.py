@@ -9,6 +9,7 @@ with `retry` and `monitor` each looks again after a pause. There are no timers i
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -204,13 +205,14 @@ class Dequeuer:
         later_ms = self._store.clock.now_ms() + _TRY_AGAIN_MS
         if not self.health.admits(node):
             return 0, later_ms
+        began_s = time.monotonic()
         try:
             found = await visit.lease(stripe)
         except StoreUnavailable as error:
             self.health.failed(node)
             visit.failure = error
             return 0, later_ms
-        self.health.answered(node)
+        self.health.answered(node, time.monotonic() - began_s)
         visit.reached = True
         return found
 
@@ -276,11 +278,20 @@ class Dequeuer:
         start = self._turn % count
         if info.settings.spread == "infinite":
             start = self._random.randrange(count)
-        return [
-            StripeId(info.id, (start + step) % count, level)
-            for level in level_order(info.settings.priority + 1, self._turn)
-            for step in range(count)
-        ]
+        order: list[StripeId] = []
+        for level in level_order(info.settings.priority + 1, self._turn):
+            stripes = [StripeId(info.id, (start + step) % count, level) for step in range(count)]
+            order += self._near_first(stripes)
+        return order
+
+    def _near_first(self, stripes: list[StripeId]) -> list[StripeId]:
+        """Stripes of this machine first (T3.6), most of the time: the others must not starve."""
+        if self._store.node_of(stripes[0]) is None:
+            return stripes
+        if self._turn % _FAR_TURN:
+            return sorted(stripes, key=self._store.is_near, reverse=True)
+        start = self._random.randrange(len(stripes))
+        return sorted(stripes[start:] + stripes[:start], key=self._store.is_near)
 
     # -- settling -------------------------------------------------------------------------------
 
@@ -449,6 +460,9 @@ def _received(stripe: StripeId, epoch: int, subscription: str, delivered: Delive
     receipt = Receipt(*stripe, epoch, run.token, run.lo, run.hi, subscription)
     return Received(receipt, run.until_ms, run.receives, run.first_ms, delivered)
 
+
+#: Every so many receives, stripes of other machines come first.
+_FAR_TURN = 4
 
 #: Milliseconds after which a receiver that waits tries a node again that was gone.
 _TRY_AGAIN_MS = 250

@@ -9,6 +9,7 @@ share the commit.
 from __future__ import annotations
 
 import threading
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -81,17 +82,19 @@ class Enqueuer:
         What a slow node was asked for may still be done there: the messages are then stored twice,
         which an at-least-once queue allows and a sender who had to wait would do, too.
         """
-        failure: RingdoveError | None = None
+        failure: StoreUnavailable | None = None
         slow: list[tuple[StripeId, Pending[list[Appended | ClientError]]]] = []
         count = info.settings.stripes
         order = [first._replace(number=(first.number + step) % count) for step in range(count)]
         willing = [stripe for stripe in order if self.health.admits(self.store.node_of(stripe))]
         for stripe in willing or order:
             node = self.store.node_of(stripe)
+            began_s = time.monotonic()
             pending = self._append(info, stripe, segments)
             if not await pending.until(self.slowdown_s):
                 self.health.failed(node)
-                slow.append((stripe, pending))
+                if not (isinstance(pending, _Single) and pending.withdraw()):
+                    slow.append((stripe, pending))
                 continue
             try:
                 answers = await pending
@@ -99,12 +102,13 @@ class Enqueuer:
                 self.health.failed(node)
                 failure = error
                 continue
-            self.health.answered(node)
+            self.health.answered(node, time.monotonic() - began_s)
             return stripe, answers
-        for stripe, pending in slow:
-            return stripe, await pending
-        assert failure is not None
-        raise failure
+        if failure is not None and not slow:
+            raise failure
+        # All are slow: then whoever has it, or the first one, has time.
+        stripe, pending = slow[0] if slow else (first, self._append(info, first, segments))
+        return stripe, await pending
 
     async def _fresh(self, queue: str, version: int) -> QueueInfo:
         """The queue as it is recorded now, which must be as the sender believes."""
@@ -179,12 +183,17 @@ class Enqueuer:
 class _Single(Pending["list[Appended | ClientError]"]):
     """A small block that waits for company."""
 
-    __slots__ = ("content", "version")
+    __slots__ = ("_gathering", "content", "version")
 
     def __init__(self, gathering: _Gathering, content: Block | _Message, version: int) -> None:
         super().__init__(gathering.lead, gathering.flush)
         self.content = content
         self.version = version
+        self._gathering = gathering
+
+    def withdraw(self) -> bool:
+        """Take it back, if it has not gone to the store yet."""
+        return self._gathering.remove(self)
 
 
 class _Message:
@@ -255,6 +264,14 @@ class _Gathering:
         single = _Single(self, content, version)
         self.waiting.append(single)
         return single
+
+    def remove(self, single: _Single) -> bool:
+        """Forget one that waits for company; False when it is under way."""
+        with self._lock:
+            if single not in self.waiting:
+                return False
+            self.waiting.remove(single)
+            return True
 
     def flush(self, inline: bool = False) -> None:  # noqa: FBT001, FBT002  a callback
         """Append what has gathered, unless an append is under way, which does it at its end."""

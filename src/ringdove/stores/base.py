@@ -292,6 +292,10 @@ class StripeStore(Protocol):
         """Names what serves the stripe, where several nodes could; None where there is only one."""
         ...
 
+    def is_near(self, stripe: StripeId) -> bool:
+        """Whether what serves the stripe is on this machine."""
+        ...
+
     def watch(self, stripe: StripeId) -> Pending[None]:
         """Done when something may have become deliverable, other than by time alone.
 

@@ -338,6 +338,10 @@ class MemoryStore:
     def node_of(self, stripe: StripeId) -> None:
         """See StripeStore."""
 
+    def is_near(self, stripe: StripeId) -> bool:  # noqa: ARG002
+        """See StripeStore."""
+        return True
+
     def watch(self, stripe: StripeId) -> Pending[None]:
         """See StripeStore."""
         return self._get(stripe).watch

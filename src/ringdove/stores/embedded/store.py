@@ -486,6 +486,10 @@ class EmbeddedStore:
     def node_of(self, stripe: StripeId) -> None:
         """See StripeStore."""
 
+    def is_near(self, stripe: StripeId) -> bool:  # noqa: ARG002
+        """See StripeStore."""
+        return True
+
     def watch(self, stripe: StripeId) -> Pending[None]:
         """See StripeStore."""
         return self._state(stripe).watch

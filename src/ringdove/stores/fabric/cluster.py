@@ -12,11 +12,11 @@ import random
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ringdove.errors import ConnectionClosed, InvalidArgument, StoreUnavailable
+from ringdove.errors import ConnectionClosed, StoreUnavailable
 from ringdove.pending import Pending, Runner
 from ringdove.stores.fabric import library
 from ringdove.stores.fabric.watching import Watcher
-from ringdove.stores.fabric.wire import Loop, Node, NodeAddress, NodeLost, ReplyError, Synced
+from ringdove.stores.fabric.wire import Login, Loop, Node, NodeAddress, NodeLost, ReplyError, Synced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -46,14 +46,17 @@ def slot_of(tag: bytes) -> int:
 class Cluster:
     """Asks the nodes of a cluster."""
 
-    def __init__(self, seeds: Sequence[NodeAddress], timeout_s: float = 30) -> None:
+    def __init__(
+        self, seeds: Sequence[NodeAddress], login: Login | None = None, timeout_s: float = 30
+    ) -> None:
         self.timeout_s = timeout_s
         self._seeds = list(seeds)
+        self._login = login or Login()
         self._loop = Loop()
         self._runner = Runner(self._loop.loop)
         #: Called with the name of a channel on which something was published.
         self.on_notice: Callable[[bytes], None] = _ignore
-        self._watcher = Watcher(self._loop.loop, self.master, self._notice)
+        self._watcher = Watcher(self._make_node, self._loop.loop, self.master, self._notice)
         self._nodes: dict[NodeAddress, Node] = {}
         self._synced: dict[NodeAddress, Synced] = {}
         #: Connections for requests that are waited for, to be closed at the end.
@@ -102,13 +105,16 @@ class Cluster:
         """The node at an address."""
         found = self._nodes.get(address)
         if found is None:
-            found = self._nodes.setdefault(address, Node(address, self._loop.loop))
+            found = self._nodes.setdefault(address, self._make_node(address))
         return found
+
+    def _make_node(self, address: NodeAddress) -> Node:
+        return Node(address, self._loop.loop, self._login)
 
     def _synced_node(self, address: NodeAddress) -> Synced:
         found = self._synced.get(address)
         if found is None:
-            node = Node(address, self._loop.loop)
+            node = self._make_node(address)
             self._others.append(node)
             found = self._synced.setdefault(address, Synced(node))
         return found
@@ -243,21 +249,3 @@ class Cluster:
 
 def _ignore(_: bytes) -> None:
     """Nobody waits."""
-
-
-def parse_url(url: str) -> tuple[list[NodeAddress], int]:
-    """The nodes of redis://HOST:PORT,HOST:PORT, and how many copies there are at most.
-
-    `?copies=1` is for clusters without replicas.
-    """
-    places, _, options = url.removeprefix("redis://").partition("?")
-    name, _, value = options.partition("=")
-    if options and (name != "copies" or value not in ("1", "2", "3")):
-        raise InvalidArgument(f"{url!r}: the only option is ?copies=1, 2 or 3.")
-    found = []
-    for place in places.rstrip("/").split(","):
-        host, _, port = place.rpartition(":")
-        if not host or not port.isdecimal():
-            raise InvalidArgument(f"{url!r} names no nodes: use redis://HOST:PORT,HOST:PORT.")
-        found.append(NodeAddress(host.strip("[]"), int(port)))
-    return found, int(value or 3)

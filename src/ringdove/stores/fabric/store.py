@@ -42,8 +42,10 @@ from ringdove.stores.base import (
     StripeStats,
     SubscriptionStats,
 )
-from ringdove.stores.fabric.cluster import Cluster, parse_url, slot_of
+from ringdove.stores.fabric.cluster import Cluster, slot_of
 from ringdove.stores.fabric.library import function
+from ringdove.stores.fabric.near import Near
+from ringdove.stores.fabric.url import parse_url
 from ringdove.stores.fabric.wire import WAIT_MS, Copies, Large
 from ringdove.stores.local import check_record
 
@@ -145,9 +147,11 @@ class FabricStore:
         #: Tests pass a clock; otherwise each node goes by its own.
         self._own_time = clock is None
         self._random = random.Random(seed)
-        nodes, self._copies_max = parse_url(url)
+        place = parse_url(url)
+        self._copies_max = place.copies
+        self._near = Near(place.near)
         self._a_second = Copies(self._copies_max - 1, lambda _: 1)
-        self._cluster = Cluster(nodes)
+        self._cluster = Cluster(place.nodes, place.login)
         self._opened = False
         self._places: OrderedDict[StripeId, _Place] = OrderedDict()
         self._cache = _Cache()
@@ -499,6 +503,11 @@ class FabricStore:
     def node_of(self, stripe: StripeId) -> Hashable | None:
         """See StripeStore."""
         return self._cluster.master(self._place(stripe).slot)
+
+    def is_near(self, stripe: StripeId) -> bool:
+        """See StripeStore."""
+        node = self._cluster.master(self._place(stripe).slot)
+        return node is not None and self._near.has(node.host)
 
     def watch(self, stripe: StripeId) -> Pending[None]:
         """See StripeStore."""

@@ -11,13 +11,11 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from ringdove.stores.fabric.wire import Node
-
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from ringdove.stores.fabric.wire import NodeAddress
+    from ringdove.stores.fabric.wire import Node, NodeAddress
 
 _CHECK_S = 1.0
 
@@ -27,10 +25,12 @@ class Watcher:
 
     def __init__(
         self,
+        make_node: Callable[[NodeAddress], Node],
         loop: asyncio.AbstractEventLoop,
         master: Callable[[int], NodeAddress | None],
         on_notice: Callable[[bytes], None],
     ) -> None:
+        self._make_node = make_node
         self._loop = loop
         self._master = master
         self._on_notice = on_notice
@@ -76,7 +76,7 @@ class Watcher:
     def _node(self, address: NodeAddress) -> Node:
         node = self._nodes.get(address)
         if node is None:
-            node = self._nodes[address] = Node(address, self._loop)
+            node = self._nodes[address] = self._make_node(address)
             node.on_message = self._on_notice
             node.on_lost = lambda: self._forget(address)
         return node

@@ -19,6 +19,7 @@ from ringdove.errors import StoreUnavailable
 from ringdove.pending import Pending
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Sequence
 
     from ringdove.core.columns import Buffer
@@ -34,6 +35,17 @@ class NodeAddress(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
+
+
+class Login(NamedTuple):
+    """What it takes to be let in."""
+
+    user: str = ""
+    password: str = ""
+    tls: ssl.SSLContext | None = None
+
+
+_NO_LOGIN = Login()
 
 
 class Large:
@@ -90,9 +102,12 @@ async def _finish_turns() -> None:
 class Node:
     """A node: connects when it is first needed, and again after a loss."""
 
-    def __init__(self, address: NodeAddress, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, address: NodeAddress, loop: asyncio.AbstractEventLoop, login: Login = _NO_LOGIN
+    ) -> None:
         self.address = address
         self._loop = loop
+        self._login = login
         self._lock = threading.Lock()
         self._inbox: list[tuple[list[Buffer], list[Pending[Any]]]] = []
         self._scheduled = False
@@ -144,14 +159,25 @@ class Node:
     async def _connect(self) -> None:
         try:
             async with asyncio.timeout(_CONNECT_S):
-                _, self._wire = await self._loop.create_connection(
-                    lambda: _Wire(self), self.address.host, self.address.port
+                _, wire = await self._loop.create_connection(
+                    lambda: _Wire(self), *self.address, ssl=self._login.tls
                 )
+                await wire.log_in(self._login)
         except (OSError, TimeoutError) as error:
             self._fail(f"Node {self.address} cannot be reached: {error or 'no answer in time'}.")
             return
+        except ReplyError as error:
+            wire.close()
+            self._fail(f"Node {self.address} does not let us in: {error}")
+            return
+        except NodeLost as error:
+            self._fail(str(error))
+            return
         finally:
             self._connecting = False
+        self._wire = wire
+        if self._closed:
+            wire.close()
         self._flush()
 
     def check(self) -> None:
@@ -162,7 +188,7 @@ class Node:
         wire = self._wire
         if wire is not None and wire.expected and time.monotonic() - wire.heard_s > _SILENT_S:
             with contextlib.suppress(RuntimeError):  # The loop has been closed.
-                self._loop.call_soon_threadsafe(wire.abort)
+                self._loop.call_soon_threadsafe(wire.close)
 
     def lost(self) -> None:
         """The connection is of no use any more."""
@@ -340,6 +366,19 @@ class _Wire(asyncio.Protocol):
             pending.fail(error)
         self._node.lost()
 
+    async def log_in(self, login: Login) -> None:
+        """Say who we are, if that is asked for."""
+        if login.password:
+            user = (login.user,) if login.user else ()
+            answer: Pending[Any] = Pending()
+            self.expected.append(answer)
+            self.write(_pack_small(("AUTH", *user, login.password)))
+            try:
+                await answer
+            except asyncio.CancelledError:
+                self.close()
+                raise
+
     def data_received(self, data: bytes) -> None:
         self.heard_s = time.monotonic()
         self._reader.feed(data)
@@ -367,13 +406,10 @@ class _Wire(asyncio.Protocol):
             self._transport.write(data)
 
     def close(self) -> None:
+        """Hang up at once: nobody waits for an answer, nor for TLS to say goodbye."""
         if self._transport is not None:
             with contextlib.suppress(RuntimeError):
-                self._transport.close()
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
+                self._transport.abort()
 
 
 def _pack(command: Sequence[Word]) -> list[Buffer]:
