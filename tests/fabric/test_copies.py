@@ -140,6 +140,19 @@ def test_with_no_copy_left_nothing_is_acknowledged(cluster, connection, name):
     assert [number for number in drain(queue) if number != 3] == [0, 1, 2, 4, 5]
 
 
+def test_a_sender_follows_a_master_that_is_handed_over(cluster, connection, name):
+    """A node that is no master any more refuses WAIT as well: that must not hide where to go."""
+    queue, tag = strict_queue(connection, name)
+    home = cluster.blueprint.holding(shard_of(cluster, tag))[0].server
+    send(queue, range(3))
+    forming.hand_over(cluster.blueprint, home)
+    try:
+        send(queue, range(3, 6))
+        assert drain(queue) == list(range(6))
+    finally:
+        forming.hand_back(cluster.blueprint, home)
+
+
 def test_a_queue_that_was_made_survives_the_server_that_made_it(cluster, connection, name):
     """Records and stripes are on a second server before a decision is confirmed."""
     shard = shard_of(cluster, "ringdove-records")

@@ -294,7 +294,7 @@ class Synced:
                 for told in replies[len(batch) :]:
                     self._heed(told, wanted)
             else:
-                self._fail([*batch, *self._short], error)
+                self._fail(batch, replies[: len(batch)], error)
             self._send()
 
         reached.when_done(finish)
@@ -330,11 +330,17 @@ class Synced:
             following = _followers(told.result())
             self._following = None if following >= wanted else following
 
-    def _fail(self, changes: list[_Change], error: BaseException) -> None:
+    def _fail(
+        self, batch: list[_Change], replies: list[Pending[Any]], error: BaseException
+    ) -> None:
+        """The connection broke, or the node is no master any more: what was asked may be undone."""
+        lost = error if isinstance(error, NodeLost) else NodeLost(f"{self.address}: {error}")
+        for change in self._short:
+            change.pending.fail(lost)
+        for change, reply in zip(batch, replies, strict=True):
+            change.pending.fail(reply.error() or lost)
         self._short = []
         self._following = None
-        for change in changes:
-            change.pending.fail(error)
 
 
 def _followers(info: bytes) -> int:
