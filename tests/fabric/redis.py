@@ -46,6 +46,10 @@ class RedisProcess:
             ],
             stdout=subprocess.DEVNULL,
         )  # fmt: skip
+        return self._connect()
+
+    def _connect(self) -> bool:
+        """Connect as soon as it listens; False when it has ended."""
         while self._process.poll() is None:
             try:
                 plain = socket.create_connection(("127.0.0.1", self.port), PATIENCE_S)

@@ -190,7 +190,7 @@ class FragileProcess(RedisProcess):
             for path in self._directory.glob("appendonlydir/*"):
                 path.unlink()
         self._process = type(self._process)(command, stdout=-3)
-        self._socket = self._connect()
+        assert self._connect(), "redis has ended"
         self._until(lambda: b"cluster_state:ok" in self._told("CLUSTER", "INFO"))
 
     def _told(self, *words: str) -> bytes:
