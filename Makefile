@@ -27,7 +27,7 @@ demo: setup ## Send a million messages through the engine, and check every one.
 
 test: setup ## Run the tests.
 	@tools/get-redis
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 check: setup ## Lint, check types and style.
 	@$(BIN)/ruff check .

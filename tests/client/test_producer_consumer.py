@@ -182,13 +182,13 @@ def test_manual_mode_settles_nothing_by_itself(real):
 
 
 def test_leases_are_extended_while_the_handler_runs(real):
-    queue = real.create_queue("q", lease_ms=60)
+    queue = real.create_queue("q", lease_ms=500)
     queue.send_many([b"0", b"1"])
     rival_got = []
     with queue.consumer(max=2, wait=0.01) as consumer:
         for message in consumer:
             rival = threading.Thread(
-                target=lambda: rival_got.extend(queue.receive(max=2, wait=0.3).bodies())
+                target=lambda: rival_got.extend(queue.receive(max=2, wait=1).bodies())
             )
             rival.start()
             rival.join()

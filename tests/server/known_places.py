@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 STALL_S = 6.0
 
 #: For one reader to read everything.
-READ_S_MAX = 25.0
+READ_S_MAX = 100.0
 
 END = b"end"
 
