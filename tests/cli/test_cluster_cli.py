@@ -85,11 +85,34 @@ def test_a_cluster_on_this_machine_from_up_to_down(sh, place):
     sh("cluster", "up", *at, code=EXIT_STORE)
     assert "runs already" in sh.err
     sh("cluster", "up", *at, "--servers", "2", code=EXIT_REFUSED)
-    assert "was made with servers = 1, not 2" in sh.err
+    assert "The cluster there has servers = 1, not 2" in sh.err
     sh("cluster", "kill", "B", *at, code=EXIT_REFUSED)
     assert "There is no server 'B'; the cluster has A." in sh.err
     assert len(sh.json("cluster", "down", *at)[0]["ended"]) == 2
     assert LocalCluster.open(place).running() == []
+
+
+def test_servers_are_added_and_removed(sh, place):
+    at = ("--dir", str(place))
+    one = ("--servers", "1", "--copies", "1", "--room-for", "2")
+    [up] = sh.json("cluster", "up", *one, *SMALL, *at, "--detach")
+    assert up["processes"] == 4
+    sh("--url", up["url"], "queue", "create", "q")
+    sh("--url", up["url"], "send", "q", "hello")
+    [added] = sh.json("cluster", "add", *at)
+    assert added["server"] == "B"
+    assert [move["to"] for move in added["handed"]] == ["B", "B"]
+    assert len(added["started"]) == len(added["ended"]) == 2
+    sh("cluster", "remove", "a", *at)
+    assert "Server A is removed after" in sh.err
+    assert "2 processes started, 2 ended." in sh.err
+    [status] = sh.json("cluster", "status", *at)
+    assert status["ok"]
+    assert status["servers"] == {"B": "up"}
+    assert sh("--url", status["url"], "receive", "q", "--ack") == "hello\n"
+    sh("cluster", "remove", "B", *at, code=EXIT_REFUSED)
+    assert "without B there are 0: add a server first" in sh.err
+    sh("cluster", "down", *at)
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, "down"])
@@ -154,6 +177,27 @@ def test_a_plan_is_written_and_shown(sh, tmp_path):
     assert "Directory plan is not empty" in sh.err
     sh("cluster", "plan", "--hosts", "a,b", "--out", "x", "--copies", "4", code=EXIT_REFUSED)
     assert "1 to 3 copies, not 4" in sh.err
+
+
+def test_a_plan_is_made_from_another(sh, tmp_path):
+    sh("cluster", "plan", "--hosts", "a,b,c", "--out", "three", "--room-for", "4")
+    [four] = sh.json("cluster", "plan", "--from", "three", "--add", "d", "--out", "four")
+    assert four["order"] == ["A", "B", "C", "D"]
+    assert four["hosts"]["D"] == ["d", "d"]
+    assert (tmp_path / "four" / "d" / "install.sh").exists()
+    [back] = sh.json("cluster", "plan", "--from", "four", "--remove", "d", "--out", "back")
+    assert back["order"] == ["A", "B", "C"]
+    assert {member["server"] for member in back["leaving"]} >= {"D"}
+    for options, complaint in (
+        ((), "Give --hosts for a new plan, or --from"),
+        (("--hosts", "a", "--add", "b"), "Give --hosts for a new plan, or --from"),
+        (("--from", "three"), "Give either --add or --remove"),
+        (("--from", "three", "--add", "d", "--copies", "2"), "nothing but the servers changes"),
+        (("--from", "three", "--add", "d", "--hosts", "a"), "nothing but the servers changes"),
+        (("--hosts", "a,b,c", "--room-for", "2"), "There are 3 servers, more than room for 2"),
+    ):
+        sh("cluster", "plan", "--out", "no", *options, code=EXIT_REFUSED)
+        assert complaint in sh.err
 
 
 def test_create_and_status_of_a_plan_that_does_not_run(sh):

@@ -248,7 +248,8 @@ def form(blueprint: Blueprint, show: Show = ignore) -> bool:
         _replicate(blueprint, [member for member in running if member.rank])
     elif alone:
         join_as_copies(blueprint, alone)
-    await_settled(blueprint, running, show, FORM_S if alone else CATCH_UP_S)
+    fresh = len(alone) == len(blueprint.members)
+    await_settled(blueprint, running, show, FORM_S if fresh else CATCH_UP_S)
     return bool(alone)
 
 
@@ -261,6 +262,7 @@ def _check_ours(blueprint: Blueprint, views: Views, *, forming: bool) -> None:
             f"{', '.join(silent)}. Start them first."
         )
     ids: dict[str, NodeAddress] = {}
+    known = {*views, *(member.address for member in blueprint.leaving)}
     for address, view in views.items():
         if view is not None and ids.setdefault(view.me.id, address) != address:
             raise StoreUnavailable(
@@ -268,7 +270,7 @@ def _check_ours(blueprint: Blueprint, views: Views, *, forming: bool) -> None:
             )
     for address, view in views.items():
         for node in view.nodes if view is not None else []:
-            if node.id not in ids and node.address not in views and "noaddr" not in node.flags:
+            if node.id not in ids and node.address not in known and "noaddr" not in node.flags:
                 raise StoreUnavailable(
                     f"Redis at {address} belongs to another cluster: it knows {node.address}. "
                     "Empty it with FLUSHALL and CLUSTER RESET HARD, or plan other ports."
@@ -421,4 +423,6 @@ def _fail_over(blueprint: Blueprint, target: Member) -> None:
                 asked_s = time.monotonic()
         return False
 
-    wait_until(serves, FORM_S, lambda: f"{target.name} did not become master of {target.shard}")
+    # One that stood for election lately is refused for four node timeouts.
+    patience_s = FORM_S + 4 * blueprint.tuning.node_timeout_ms / 1000
+    wait_until(serves, patience_s, lambda: f"{target.name} did not become master of {target.shard}")

@@ -6,19 +6,23 @@ beside a local cluster's data and into a plan; its version stands in it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from ringdove.core.ring import COPIES_MAX, Rings, Shard, server_name
+from ringdove.core.ring import COPIES_MAX, Rings, server_name, server_number
 from ringdove.errors import InvalidArgument
 from ringdove.stores.fabric.wire import NodeAddress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-#: The version of the JSON form of a blueprint.
-BLUEPRINT_VERSION = 1
+    from ringdove.core.ring import Process, Shard
+
+#: The version of the JSON form of a blueprint. Version 1 had one order and nobody
+#: leaving.
+BLUEPRINT_VERSION = 2
 
 #: Milliseconds of silence after which a process counts as failed.
 NODE_TIMEOUT_MS, NODE_TIMEOUT_MS_MIN, NODE_TIMEOUT_MS_MAX = 2_000, 500, 60_000
@@ -66,16 +70,36 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster in rings: its shape, its settings, and every process."""
 
     version: int = BLUEPRINT_VERSION
+    #: The servers that shards were dealt out for.
     servers: int
     copies: int
     counter_rotating: bool = True
     tuning: Tuning
     members: list[Member]
+    #: The servers there are, in ring order; empty: as they were dealt.
+    order: list[str] = []
+    #: Processes of the layout before: they go when others have what they hold.
+    leaving: list[Member] = []
+    #: Of a plan: the addresses of each server on the first and the second network.
+    hosts: dict[str, list[str]] = {}
+    #: Of a plan: where hosts keep data.
+    data: str = ""
 
     @property
     def rings(self) -> Rings:
-        """The shape."""
-        return Rings(self.servers, self.copies, self.counter_rotating)
+        """The shape: a shard is at home where its first member is."""
+        homes = {member.shard: member.server for member in self.members if member.rank == 0}
+        dealt = Rings(self.servers, self.copies, self.counter_rotating)
+        return replace(
+            dealt,
+            order=tuple(map(server_number, self.order)) or dealt.order,
+            homes=tuple(server_number(homes[shard.name]) for shard in dealt.shards),
+        )
+
+    @property
+    def stage(self) -> Blueprint:
+        """The same with the processes that are leaving: they come last in every shard."""
+        return msgspec.structs.replace(self, members=[*self.members, *self.leaving])
 
     @property
     def shards(self) -> dict[str, Shard]:
@@ -104,26 +128,47 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lay_out(
-    rings: Rings,
-    tuning: Tuning,
-    hosts: Callable[[int, int], str],
-    ports: Callable[[int, int, int], tuple[int, int]],
+    rings: Rings, tuning: Tuning, place: Callable[[Process], tuple[str, int, int]]
 ) -> Blueprint:
-    """The blueprint of a cluster: `hosts` by server and ring, `ports` by server, ring and rank."""
+    """The blueprint of a new cluster: where each process is to be."""
     check_tuning(tuning)
-    members = []
-    for processes in rings.placement():
-        for server, shard, rank in processes:
-            port, bus_port = ports(server, shard.ring, rank)
-            host = hosts(server, shard.ring)
-            members.append(Member(server_name(server), shard.name, rank, host, port, bus_port))
     return Blueprint(
         servers=rings.servers,
         copies=rings.copies,
         counter_rotating=rings.counter_rotating,
         tuning=tuning,
-        members=members,
+        members=[_member(process, place) for server in rings.placement() for process in server],
+        order=rings.names,
     )
+
+
+def rearrange(
+    former: Blueprint, rings: Rings, place: Callable[[Process], tuple[str, int, int]]
+) -> Blueprint:
+    """The blueprint of a cluster whose servers change; `place` says where new processes are to be.
+
+    What holds a shard on a server now and will do so stays. The others are leaving.
+    """
+    known = {member.name: member for member in former.stage.members}
+    members = []
+    for process in (process for server in rings.placement() for process in server):
+        name = f"{server_name(process.server)}/{process.shard.name}"
+        found = known.pop(name, None)
+        members.append(
+            msgspec.structs.replace(found, rank=process.rank) if found else _member(process, place)
+        )
+    leaving = [msgspec.structs.replace(member, rank=COPIES_MAX) for member in known.values()]
+    return msgspec.structs.replace(
+        former,
+        version=BLUEPRINT_VERSION,
+        members=members,
+        order=rings.names,
+        leaving=leaving,
+    )
+
+
+def _member(process: Process, place: Callable[[Process], tuple[str, int, int]]) -> Member:
+    return Member(server_name(process.server), process.shard.name, process.rank, *place(process))
 
 
 def check_tuning(tuning: Tuning) -> None:
@@ -163,7 +208,7 @@ def redis_conf(blueprint: Blueprint, member: Member, directory: str, logfile: st
 
 def _purpose(blueprint: Blueprint, member: Member) -> str:
     slots = blueprint.rings.slots(blueprint.shards[member.shard])
-    place = "master" if member.rank == 0 else f"copy {member.rank}"
+    place = {0: "master", COPIES_MAX: "former holder"}.get(member.rank, f"copy {member.rank}")
     return f"{place} of shard {member.shard}, slots {slots.start} to {slots.stop - 1}"
 
 
@@ -182,18 +227,22 @@ def _place(member: Member, directory: str, logfile: str) -> Sequence[str]:
 
 
 def _replication(blueprint: Blueprint, member: Member) -> Sequence[str]:
-    copies = blueprint.rings.holders_count - 1
     backlog = max(_BACKLOG_BYTES_MIN, blueprint.tuning.memory_bytes // _BACKLOG_PART)
     return [
         "# A master that has lost its copies takes no new messages.",
-        f"min-replicas-to-write {min(1, copies)}",
+        *(f"{name} {value}" for name, value in copies_settings(blueprint).items()),
         "min-replicas-max-lag 3",
         f"replica-announce-ip {member.host}",
         f"repl-backlog-size {backlog}",
         "repl-diskless-sync yes",
         "repl-diskless-sync-delay 1",
-        f"repl-diskless-sync-max-replicas {copies}",
     ]
+
+
+def copies_settings(blueprint: Blueprint) -> dict[str, int]:
+    """The settings that depend on how many copies there can be, which servers may change."""
+    copies = blueprint.rings.holders_count - 1
+    return {"min-replicas-to-write": min(1, copies), "repl-diskless-sync-max-replicas": copies}
 
 
 def _cluster(blueprint: Blueprint, member: Member) -> Sequence[str]:
@@ -237,8 +286,8 @@ def decode_blueprint(data: bytes, where: str) -> Blueprint:
         found = msgspec.json.decode(data, type=Blueprint)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"{where} does not describe a cluster: {error}.") from error
-    if found.version != BLUEPRINT_VERSION:
+    if not 1 <= found.version <= BLUEPRINT_VERSION:
         raise InvalidArgument(
-            f"{where} has version {found.version}; this program knows {BLUEPRINT_VERSION}."
+            f"{where} has version {found.version}; this program knows 1 to {BLUEPRINT_VERSION}."
         )
     return found

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from ringdove.cluster import forming, processes
+from ringdove.cluster.converging import converge
 from ringdove.cluster.forming import Handed, ignore
 from ringdove.cluster.layout import (
     Blueprint,
@@ -30,10 +31,12 @@ from ringdove.cluster.layout import (
     Tuning,
     decode_blueprint,
     lay_out,
+    rearrange,
     redis_conf,
 )
 from ringdove.cluster.processes import Running
 from ringdove.cluster.status import ClusterStatus, look_at
+from ringdove.core.ring import server_number
 from ringdove.errors import InvalidArgument, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ringdove.cluster.forming import Show
-    from ringdove.core.ring import Rings
+    from ringdove.core.ring import Process, Rings
 
 HOST = "127.0.0.1"
 
@@ -56,6 +59,8 @@ class _Record(msgspec.Struct, kw_only=True):
     formed: bool = False
     #: Whether `down` was the last that was said.
     stopped: bool = False
+    #: The change of servers that is under way: "add F" or "remove B".
+    change: str = ""
 
 
 class Returned(NamedTuple):
@@ -65,6 +70,15 @@ class Returned(NamedTuple):
     #: Those that had lost their data and came back as copies under a new identity.
     joined: list[str]
     handed: list[Handed]
+
+
+class Changed(NamedTuple):
+    """A server that was added or removed, and what that has done."""
+
+    server: str
+    started: list[str]
+    handed: list[Handed]
+    ended: list[str]
 
 
 class LocalCluster:
@@ -80,11 +94,7 @@ class LocalCluster:
         processes.redis_program()
         if directory.exists() and any(directory.iterdir()):
             raise InvalidArgument(f"Directory {directory} is not empty: name another.")
-        count = sum(map(len, rings.placement()))
-        ports = iter(processes.free_ports(2 * count, HOST))
-        blueprint = lay_out(
-            rings, tuning, lambda _server, _ring: HOST, lambda *_: (next(ports), next(ports))
-        )
+        blueprint = lay_out(rings, tuning, _Places(sum(map(len, rings.placement()))))
         directory.mkdir(parents=True, exist_ok=True)
         cluster = cls(directory.absolute(), _Record(blueprint=blueprint, pids={}, stopped=True))
         cluster._save()
@@ -104,8 +114,8 @@ class LocalCluster:
 
     @property
     def blueprint(self) -> Blueprint:
-        """Its shape and its processes."""
-        return self._record.blueprint
+        """Its shape and its processes, those that are leaving included."""
+        return self._record.blueprint.stage
 
     @property
     def url(self) -> str:
@@ -128,6 +138,10 @@ class LocalCluster:
         self._refresh()
         members = self.blueprint.members
         return {m.name for m in members if processes.is_paused(self._running(m))}
+
+    def _members(self, server: str) -> list[Member]:
+        self._refresh()
+        return self.blueprint.on(server)
 
     def _refresh(self) -> None:
         """Take notice of what other commands have written."""
@@ -240,7 +254,7 @@ class LocalCluster:
             nodes = ""
         if nodes and ("myself,master" not in nodes or self._has_log(member)):
             return False
-        if self.blueprint.rings.holders_count == 1:
+        if len(self.blueprint.holding(member.shard)) == 1:
             raise StoreUnavailable(
                 f"{member.name} has lost its data, and there is no copy. Make a new cluster."
             )
@@ -254,15 +268,15 @@ class LocalCluster:
 
     def kill(self, server: str) -> list[int]:
         """End all processes of a server at once, as a power cut would; their ids."""
-        return processes.kill(self.running(self.blueprint.on(server)))
+        return processes.kill(self.running(self._members(server)))
 
     def pause(self, server: str) -> list[int]:
         """Stop all processes of a server where they are; their ids."""
-        return processes.pause(self.running(self.blueprint.on(server)))
+        return processes.pause(self.running(self._members(server)))
 
     def resume(self, server: str, *, hand_back: bool = True) -> Returned:
         """Let the processes of a server go on, and give it its masters back."""
-        members = self.blueprint.on(server)
+        members = self._members(server)
         processes.send_signal(self.running(members), signal.SIGCONT)
         alive = [m for m in members if processes.is_alive(self._running(m))]
         forming.await_settled(self.blueprint, alive)
@@ -270,7 +284,8 @@ class LocalCluster:
 
     def status(self) -> ClusterStatus:
         """Who is master and copy of what."""
-        return look_at(self.blueprint, self.paused())
+        paused = self.paused()
+        return look_at(self.blueprint, paused)
 
     def await_taken_over(self, server: str) -> bool:
         """Wait until other servers serve what a server held; False when they do not, in time."""
@@ -297,6 +312,70 @@ class LocalCluster:
             handed = forming.hand_back(self.blueprint, server) if hand_back else []
         return Returned([m.name for m in members], [m.name for m in strangers], handed)
 
+    # -- growing and shrinking ------------------------------------------------------------------
+
+    def add(self, show: Show = ignore) -> Changed:
+        """Add a server, after the last: it takes its share of masters and copies.
+
+        An addition that was interrupted is finished instead.
+        """
+        with self._alone():
+            if not self._record.change.startswith("add "):
+                self._finish_change(ignore)
+                rings = self.blueprint.rings.added()
+                self._begin_change(f"add {rings.names[-1]}", rings)
+            return self._finish_change(show)
+
+    def remove(self, server: str, show: Show = ignore) -> Changed:
+        """Remove a server: others take what it holds before it ends. It may be down already."""
+        with self._alone():
+            if self._record.change != f"remove {server}":
+                self._finish_change(ignore)
+                self.blueprint.on(server)
+                rings = self.blueprint.rings.removed(server_number(server))
+                self._begin_change(f"remove {server}", rings)
+            return self._finish_change(show)
+
+    def _begin_change(self, change: str, rings: Rings) -> None:
+        """Write down what is to be, unless somebody is missing who must help."""
+        down = {m.server for m in self.blueprint.members} - {change.split()[1]}
+        for server in sorted(down):
+            members = self.blueprint.on(server)
+            if len(self.running(members)) < len(members):
+                raise StoreUnavailable(
+                    f"Server {server} is down: restart it first, or remove it before others."
+                )
+        count = sum(map(len, rings.placement()))
+        self._record.blueprint = rearrange(self._record.blueprint, rings, _Places(count))
+        self._record.change = change
+        self._save()
+
+    def _finish_change(self, show: Show) -> Changed:
+        """Do what is left of the change that was begun, if one was."""
+        target = self._record.blueprint
+        if not self._record.change:
+            return Changed("", [], [], [])
+        new = [m for m in target.members if not processes.is_alive(self._running(m))]
+        self._start(new)
+        done = converge(target, show)
+        ended = self._dismiss(target.leaving)
+        server = self._record.change.partition(" ")[2]
+        self._record.blueprint = msgspec.structs.replace(target, leaving=[])
+        self._record.change = ""
+        self._save()
+        return Changed(server, [member.name for member in new], done.handed, ended)
+
+    def _dismiss(self, members: Sequence[Member]) -> list[str]:
+        """End processes that hold nothing any more and remove their directories; their names."""
+        processes.end([self._running(member) for member in members])
+        for member in members:
+            shutil.rmtree(self._place(member), ignore_errors=True)
+            self._record.pids.pop(member.name, None)
+        for server in {member.server for member in members}:
+            with contextlib.suppress(OSError):  # Others of the same server stay.
+                (self.directory / server).rmdir()
+        return [member.name for member in members]
+
     def _put_in_place(self, strangers: Sequence[Member]) -> None:
         """Have processes without their past join as copies of what others hold."""
         if not strangers:
@@ -313,6 +392,16 @@ class LocalCluster:
                 f"{', '.join(unserved)}: start the servers first that hold a copy."
             )
         forming.join_as_copies(self.blueprint, strangers)
+
+
+class _Places:
+    """Where new processes are to be: on this machine, at ports that are free."""
+
+    def __init__(self, count: int) -> None:
+        self._ports = iter(processes.free_ports(2 * count, HOST))
+
+    def __call__(self, _process: Process) -> tuple[str, int, int]:
+        return HOST, next(self._ports), next(self._ports)
 
 
 def _read(directory: Path) -> _Record:
