@@ -109,7 +109,12 @@ def test_servers_are_added_and_removed(sh, place):
     [status] = sh.json("cluster", "status", *at)
     assert status["ok"]
     assert status["servers"] == {"B": "up"}
+    [again] = sh.json("cluster", "restart", "--all", *at)
+    assert again["restarted"] == ["B"]
     assert sh("--url", status["url"], "receive", "q", "--ack") == "hello\n"
+    for words in ((), ("B", "--all"), ("--all", "--now")):
+        sh("cluster", "restart", *words, *at, code=EXIT_REFUSED)
+        assert "Name one server, or say --all" in sh.err
     sh("cluster", "remove", "B", *at, code=EXIT_REFUSED)
     assert "without B there are 0: add a server first" in sh.err
     sh("cluster", "down", *at)

@@ -97,9 +97,8 @@ class Traffic:
             while not self._over.is_set():
                 try:
                     batch = queue.receive(max=10, wait=0.1)
-                    found = {int(message.body) for message in batch}
+                    self.received |= {int(message.body) for message in batch}
                     batch.ack()
-                    self.received |= found
                 except (ReceiptStale, StoreUnavailable):
                     pass  # What was not acknowledged comes again.
 
@@ -112,6 +111,10 @@ class Traffic:
         return self
 
     def __exit__(self, *_):
+        self.stop()
+
+    def stop(self):
+        """Send and receive no more."""
         self._over.set()
         for thread in self._threads:
             thread.join()

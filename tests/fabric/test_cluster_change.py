@@ -58,7 +58,7 @@ def test_a_server_is_added_and_another_removed_under_load_and_nothing_is_lost(tm
         assert known(cluster.blueprint) == {12}
         assert not (cluster.directory / "B").exists()
         assert len(cluster.running()) == 12
-        traffic.__exit__()
+        traffic.stop()
         assert traffic.errors == []
         assert traffic.lost() == set()
 
@@ -94,7 +94,7 @@ def test_an_interrupted_addition_is_finished_when_said_again(tmp_path, monkeypat
         assert cluster.blueprint.rings.names == ["A", "B", "C"]
 
         cluster.kill("A")
-        with pytest.raises(StoreUnavailable, match="Server A is down: restart it first"):
+        with pytest.raises(StoreUnavailable, match="Server A is down: restart or remove it"):
             cluster.add()
         assert cluster.await_taken_over("A")
         cluster.remove("A")
@@ -105,6 +105,29 @@ def test_an_interrupted_addition_is_finished_when_said_again(tmp_path, monkeypat
 
 def interrupt(*_):
     raise KeyboardInterrupt
+
+
+def test_all_servers_are_restarted_in_turn_and_senders_notice_nothing(tmp_path):
+    with (
+        running(tmp_path / "data", Rings(3)) as cluster,
+        Traffic(cluster.url, "q", stripes=12, copies=2, lease_ms=2_000) as traffic,
+    ):
+        before = {process.pid for process in cluster.running()}
+        home = masters(cluster)
+        shown = []
+        handed = cluster.restart_all(shown.append)
+        assert shown == [1, 2, 3]
+        assert {move.shard for move in handed} == set(home)
+        assert len(cluster.running()) == 18
+        assert not before & {process.pid for process in cluster.running()}
+        assert masters(cluster) == home
+        assert cluster.status().ok
+        traffic.stop()
+        assert traffic.errors == []
+        assert traffic.lost() == set()
+        cluster.kill("B")
+        with pytest.raises(StoreUnavailable, match="Server B is down"):
+            cluster.restart_all()
 
 
 def test_a_second_server_brings_the_second_copy(tmp_path):

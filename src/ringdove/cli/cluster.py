@@ -18,6 +18,7 @@ from ringdove.cli.cluster_plan import (
     Fsync,
     create,
     deal,
+    hand_over,
     handed_json,
     plan,
     say_failures,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from ringdove.cluster.local import Changed, LocalCluster, Returned
 
 app = App(name="cluster", help="Plan, run and look after a Redis cluster in two rings.")
-for command in (plan, create, status):
+for command in (plan, create, hand_over, status):
     app.command(command)
 
 Directory = Annotated[Path, Parameter(name="--dir")]
@@ -310,14 +311,15 @@ def resume(
 
 @app.command
 def restart(
-    server: str,
+    server: str | None = None,
     *,
+    all: Annotated[bool, Parameter(name="--all", negative="")] = False,
     dir: Directory = DIRECTORY,
     now: Flag = False,
     hand_back: bool = True,
     json: JsonFlag = False,
 ) -> None:
-    """Start a server again, safely, and hand its masters back.
+    """Start a server again, safely, and hand its masters back; or all, one after the other.
 
     One that runs hands its masters over first. One that was killed waits until others have taken
     over; processes that have lost their data join as copies.
@@ -326,6 +328,8 @@ def restart(
     ----------
     server
         Its name: A, B, C, ...
+    all
+        Restart all servers in turn, each when all copies are in sync. Nothing is interrupted.
     dir
         Where the cluster is.
     now
@@ -338,9 +342,25 @@ def restart(
     """
     cluster = _open(dir)
     begun_s = time.monotonic()
+    if (server is None) != all or (all and (now or not hand_back)):
+        raise InvalidArgument("Name one server, or say --all and nothing else.")
+    if server is None:
+        _restart_all(cluster, begun_s, as_json=json)
+        return
     with progress("waiting until the server has caught up"):
         returned = cluster.restart(server.upper(), at_once=now, hand_back=hand_back)
     _tell_return("runs again", server.upper(), returned, begun_s, as_json=json)
+
+
+def _restart_all(cluster: LocalCluster, begun_s: float, *, as_json: bool) -> None:
+    names = cluster.blueprint.rings.names
+    with progress("restarting one server after the other", len(names)) as show:
+        handed = cluster.restart_all(show)
+    took_s = round(time.monotonic() - begun_s, 2)
+    if as_json:
+        emit_json({"restarted": names, "handed": handed_json(handed), "seconds": took_s})
+    else:
+        say(f"Restarted {', '.join(names)} within {took_s} s.")
 
 
 def _tell_return(

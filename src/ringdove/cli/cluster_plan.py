@@ -194,6 +194,33 @@ def create(*, plan: Path, json: JsonFlag = False) -> None:
     print(blueprint.url)
 
 
+def hand_over(host: str, *, plan: Path, json: JsonFlag = False) -> None:
+    """Hand the masters of a host to others, before it is restarted or upgraded.
+
+    Then restart its units, and `ringdove cluster create --plan` waits until they are in sync and
+    hands the masters back. Do so with one host after the other.
+
+    Parameters
+    ----------
+    host
+        The host, as it is named in the plan.
+    plan
+        The directory that `cluster plan` has written.
+    json
+        Print JSON.
+    """
+    from ringdove.cluster import forming
+    from ringdove.cluster.plan import read_plan, server_on
+
+    blueprint = read_plan(plan)
+    with progress("handing masters over"):
+        handed = forming.hand_over(blueprint, server_on(blueprint, host))
+    if json:
+        emit_json({"host": host, "handed": handed_json(handed)})
+    else:
+        say_handed(handed)
+
+
 # -- what the commands share --------------------------------------------------------------------
 
 

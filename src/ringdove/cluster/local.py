@@ -40,7 +40,7 @@ from ringdove.core.ring import server_number
 from ringdove.errors import InvalidArgument, StoreUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from ringdove.cluster.forming import Show
@@ -312,6 +312,29 @@ class LocalCluster:
             handed = forming.hand_back(self.blueprint, server) if hand_back else []
         return Returned([m.name for m in members], [m.name for m in strangers], handed)
 
+    def restart_all(self, show: Show = ignore) -> list[Handed]:
+        """Restart every server, one after the other: after an upgrade of Redis, for example.
+
+        Each hands its masters over first and gets them back, and the next one follows when every
+        copy is in sync. `show` is told how many are done.
+        """
+        self._refresh()
+        names = self.blueprint.rings.names
+        self._check_up(names)
+        handed = []
+        for done, server in enumerate(names, start=1):
+            handed += self.restart(server).handed
+            forming.await_settled(self.blueprint)
+            show(done)
+        return handed
+
+    def _check_up(self, servers: Iterable[str]) -> None:
+        """Refuse what needs servers of which some are down."""
+        for server in servers:
+            members = self.blueprint.on(server)
+            if len(self.running(members)) < len(members):
+                raise StoreUnavailable(f"Server {server} is down: restart or remove it first.")
+
     # -- growing and shrinking ------------------------------------------------------------------
 
     def add(self, show: Show = ignore) -> Changed:
@@ -338,13 +361,8 @@ class LocalCluster:
 
     def _begin_change(self, change: str, rings: Rings) -> None:
         """Write down what is to be, unless somebody is missing who must help."""
-        down = {m.server for m in self.blueprint.members} - {change.split()[1]}
-        for server in sorted(down):
-            members = self.blueprint.on(server)
-            if len(self.running(members)) < len(members):
-                raise StoreUnavailable(
-                    f"Server {server} is down: restart it first, or remove it before others."
-                )
+        changing = change.partition(" ")[2]
+        self._check_up(name for name in self.blueprint.rings.names if name != changing)
         count = sum(map(len, rings.placement()))
         self._record.blueprint = rearrange(self._record.blueprint, rings, _Places(count))
         self._record.change = change

@@ -127,12 +127,18 @@ def add_host(former: Blueprint, host: str, second_host: str = "") -> Blueprint:
 
 def remove_host(former: Blueprint, host: str) -> Blueprint:
     """The plan without a server, which is named by its host."""
-    hosts = _hosts(former)
-    server = next((name for name in former.rings.names if host in hosts[name]), None)
+    rings = former.rings.removed(server_number(server_on(former, host)))
+    return _rearranged(former, rings, _hosts(former))
+
+
+def server_on(blueprint: Blueprint, host: str) -> str:
+    """The server on a host."""
+    hosts = _hosts(blueprint)
+    server = next((name for name in blueprint.rings.names if host in hosts[name]), None)
     if server is None:
-        known = ", ".join(hosts[name][0] for name in former.rings.names)
+        known = ", ".join(hosts[name][0] for name in blueprint.rings.names)
         raise InvalidArgument(f"There is no host {host!r} in the plan; it has {known}.")
-    return _rearranged(former, former.rings.removed(server_number(server)), hosts)
+    return server
 
 
 def _hosts(former: Blueprint) -> dict[str, list[str]]:
