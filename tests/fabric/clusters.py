@@ -140,15 +140,18 @@ class Host:
         place = directory / host_of(blueprint, server)
         for path in place.iterdir():
             path.write_text(path.read_text().replace("/data", f"/data-{server}"))
-        self._script = place / "start.sh"
+        self._place = place
         self._shards = [member.shard for member in blueprint.on(server)]
         self.processes = {}
 
     def start(self, *shards):
         for shard in shards or self._shards:
             self.processes[shard] = subprocess.Popen(
-                [self._script, shard], stdout=subprocess.DEVNULL, start_new_session=True
+                [self._place / "start.sh", shard], stdout=subprocess.DEVNULL, start_new_session=True
             )
+
+    def run(self, script, *arguments):
+        subprocess.run([self._place / script, *arguments], check=True, capture_output=True)
 
     def kill(self):
         for process in self.processes.values():

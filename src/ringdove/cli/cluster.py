@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from ringdove.cli.cluster_backup import backup, restore
 from ringdove.cli.cluster_plan import (
     COPIES,
     SERVERS_ENOUGH,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from ringdove.cluster.local import Changed, LocalCluster, Returned
 
 app = App(name="cluster", help="Plan, run and look after a Redis cluster in two rings.")
-for command in (plan, create, hand_over, status):
+for command in (plan, create, hand_over, status, backup, restore):
     app.command(command)
 
 Directory = Annotated[Path, Parameter(name="--dir")]

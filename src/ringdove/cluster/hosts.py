@@ -10,7 +10,14 @@ from string import Template
 from typing import TYPE_CHECKING
 
 from ringdove.cluster.forming import take_over_s
-from ringdove.cluster.layout import redis_conf
+from ringdove.cluster.layout import (
+    BASE_FILE,
+    LATER_FILE,
+    MANIFEST,
+    MANIFEST_FILE,
+    encode_blueprint,
+    redis_conf,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +25,9 @@ if TYPE_CHECKING:
     from ringdove.cluster.layout import Blueprint, Member
 
 _ETC = "/etc/ringdove-redis"
+
+#: Backups that a host keeps, one a day.
+BACKUPS_KEPT = 7
 
 _START = Template("""\
 #!/bin/sh
@@ -115,8 +125,93 @@ while read -r shard address port; do
 done <<END
 $places
 END
+ls $etc/*.conf >/dev/null 2>&1 || systemctl disable --now ringdove-redis-backup.timer
 exit $$left
 """)
+
+_BACKUP = Template("""\
+#!/bin/sh
+# Takes a picture of every shard whose master is on this host: $backup/TIME/SHARD.rdb. Keeps the
+# last $keep. The pictures of all hosts, in one directory with plan.json, are a whole backup.
+set -eu
+here=$$(cd "$$(dirname "$$0")" && pwd)
+cli=$$(command -v redis-cli || command -v valkey-cli)
+out=$backup/$$(date -u +%Y-%m-%dT%H-%M-%S)
+mkdir -p "$backup"
+chmod 700 "$backup"
+rm -rf "$backup"/*.part
+mkdir "$$out.part"
+while read -r shard address port; do
+    if [ "$$("$$cli" -h "$$address" -p "$$port" ROLE | head -n 1)" = master ]; then
+        "$$cli" -h "$$address" -p "$$port" --rdb "$$out.part/$$shard.rdb" >/dev/null
+    fi
+done <<END
+$places
+END
+cp "$$here/plan.json" "$$out.part/"
+sync
+mv "$$out.part" "$$out"
+find "$backup" -mindepth 1 -maxdepth 1 -type d | sort -r | tail -n +$next | while read -r old; do
+    rm -rf "$$old"
+done
+""")
+
+_RESTORE = Template("""\
+#!/bin/sh
+# Gives the stopped processes of this host pictures of their shards to begin with:
+#   restore.sh DIRECTORY
+# The cluster must be a new one that was formed, and all its processes on all hosts be stopped.
+set -eu
+from=$$1
+cli=$$(command -v redis-cli || command -v valkey-cli)
+while read -r shard address port; do
+    if "$$cli" -h "$$address" -p "$$port" PING >/dev/null 2>&1; then
+        echo "restore.sh: $$shard runs: stop all processes of the cluster first" >&2
+        exit 1
+    fi
+    if [ ! -f "$$from/$$shard.rdb" ]; then
+        echo "restore.sh: there is no $$from/$$shard.rdb" >&2
+        exit 1
+    fi
+done <<END
+$places
+END
+while read -r shard address port; do
+    log=$data/$$shard/appendonlydir
+    rm -rf "$$log"
+    mkdir -p "$$log"
+    cp "$$from/$$shard.rdb" "$$log/$base"
+    : > "$$log/$later"
+    cat > "$$log/$manifest_file" <<MANIFEST
+$manifest
+MANIFEST
+    chown -R --reference="$data" "$data/$$shard"
+done <<END
+$places
+END
+""")
+
+_BACKUP_UNIT = Template("""\
+[Unit]
+Description=Backup of Redis for Ringdove
+
+[Service]
+Type=oneshot
+ExecStart=$etc/backup.sh
+""")
+
+_BACKUP_TIMER = """\
+[Unit]
+Description=Daily backup of Redis for Ringdove
+
+[Timer]
+OnCalendar=daily
+RandomizedDelaySec=10min
+Persistent=true
+
+[Install]
+WantedBy=timers.target
+"""
 
 _INSTALL = Template("""\
 #!/bin/sh
@@ -130,10 +225,12 @@ command -v redis-server >/dev/null || command -v valkey-server >/dev/null || {
 install -d -m 755 $etc
 install -d -m 750 -o redis -g redis $data
 install -m 644 -- *.conf $etc/
-install -m 755 start.sh $etc/start.sh
-install -m 644 ringdove-redis@.service /etc/systemd/system/
+install -m 644 plan.json $etc/plan.json
+install -m 755 start.sh backup.sh restore.sh $etc/
+install -m 644 ringdove-redis@.service ringdove-redis-backup.service ringdove-redis-backup.timer \\
+    /etc/systemd/system/
 systemctl daemon-reload
-systemctl enable --now $units
+systemctl enable --now $units ringdove-redis-backup.timer
 """)
 
 
@@ -151,22 +248,47 @@ def host_files(blueprint: Blueprint, server: str) -> dict[str, str]:
     units = " ".join(f"ringdove-redis@{member.shard}" for member in members)
     data = blueprint.data
     files = {
+        "plan.json": encode_blueprint(blueprint.shape),
         "start.sh": _start(stage, members),
         "ringdove-redis@.service": _UNIT.substitute(etc=_ETC, data=data),
         "install.sh": _INSTALL.substitute(
             server=server, host=host, etc=_ETC, data=data, units=units
         ),
+        **_backup_files(members, data),
     }
     for member in members:
         conf = redis_conf(stage, member, f"{data}/{member.shard}")
         files[f"{member.shard}.conf"] = conf
     leaving = [member for member in members if member in blueprint.leaving]
     if leaving:
-        places = "\n".join(f"{m.shard} {m.host} {m.port}" for m in leaving)
         files["retire.sh"] = _RETIRE.substitute(
-            server=server, host=host, etc=_ETC, data=data, places=places
+            server=server, host=host, etc=_ETC, data=data, places=_places(leaving)
         )
     return files
+
+
+def _backup_files(members: Sequence[Member], data: str) -> dict[str, str]:
+    places = _places(members)
+    return {
+        "backup.sh": _BACKUP.substitute(
+            backup=f"{data}-backup", keep=BACKUPS_KEPT, next=BACKUPS_KEPT + 1, places=places
+        ),
+        "restore.sh": _RESTORE.substitute(
+            data=data,
+            places=places,
+            base=BASE_FILE,
+            later=LATER_FILE,
+            manifest_file=MANIFEST_FILE,
+            manifest=MANIFEST.rstrip(),
+        ),
+        "ringdove-redis-backup.service": _BACKUP_UNIT.substitute(etc=_ETC),
+        "ringdove-redis-backup.timer": _BACKUP_TIMER,
+    }
+
+
+def _places(members: Sequence[Member]) -> str:
+    """What scripts read: a line for each process, with its shard, address and port."""
+    return "\n".join(f"{m.shard} {m.host} {m.port}" for m in members)
 
 
 def _start(stage: Blueprint, members: Sequence[Member]) -> str:

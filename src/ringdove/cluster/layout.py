@@ -35,6 +35,13 @@ _BACKLOG_PART = 16
 _BACKLOG_BYTES_MIN = 1024 * 1024
 
 
+#: The append-only file of a process that is to begin with a picture of its data: files in
+#: appendonlydir. The picture is the base; what comes later follows in another, empty at first.
+BASE_FILE, LATER_FILE = "appendonly.aof.1.base.rdb", "appendonly.aof.1.incr.aof"
+MANIFEST_FILE = "appendonly.aof.manifest"
+MANIFEST = f"file {BASE_FILE} seq 1 type b\nfile {LATER_FILE} seq 1 type i\n"
+
+
 class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What may differ from cluster to cluster."""
 
@@ -95,6 +102,11 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
             order=tuple(map(server_number, self.order)) or dealt.order,
             homes=tuple(server_number(homes[shard.name]) for shard in dealt.shards),
         )
+
+    @property
+    def shape(self) -> Blueprint:
+        """The same without those that are leaving: all that a backup needs to know."""
+        return msgspec.structs.replace(self, leaving=[])
 
     @property
     def stage(self) -> Blueprint:
@@ -291,3 +303,8 @@ def decode_blueprint(data: bytes, where: str) -> Blueprint:
             f"{where} has version {found.version}; this program knows 1 to {BLUEPRINT_VERSION}."
         )
     return found
+
+
+def encode_blueprint(blueprint: Blueprint) -> str:
+    """A blueprint as it is written to plan.json."""
+    return msgspec.json.format(msgspec.json.encode(blueprint)).decode() + "\n"

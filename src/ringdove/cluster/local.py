@@ -26,6 +26,10 @@ from ringdove.cluster import forming, processes
 from ringdove.cluster.converging import converge
 from ringdove.cluster.forming import Handed, ignore
 from ringdove.cluster.layout import (
+    BASE_FILE,
+    LATER_FILE,
+    MANIFEST,
+    MANIFEST_FILE,
     Blueprint,
     Member,
     Tuning,
@@ -34,13 +38,14 @@ from ringdove.cluster.layout import (
     rearrange,
     redis_conf,
 )
+from ringdove.cluster.pictures import read_backup
 from ringdove.cluster.processes import Running
 from ringdove.cluster.status import ClusterStatus, look_at
 from ringdove.core.ring import server_number
 from ringdove.errors import InvalidArgument, StoreUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ringdove.cluster.forming import Show
@@ -98,6 +103,15 @@ class LocalCluster:
         directory.mkdir(parents=True, exist_ok=True)
         cluster = cls(directory.absolute(), _Record(blueprint=blueprint, pids={}, stopped=True))
         cluster._save()
+        return cluster
+
+    @classmethod
+    def restore(cls, directory: Path, backup: Path, show: Show = ignore) -> LocalCluster:
+        """A new cluster that runs and holds what a backup holds; `show` counts what is settled."""
+        former, pictures = read_backup(backup)
+        cluster = cls.make(directory, former.rings, former.tuning)
+        cluster.up()
+        cluster.fill(pictures, show)
         return cluster
 
     @classmethod
@@ -202,6 +216,26 @@ class LocalCluster:
                 if not self._record.formed:
                     self._discard()
                 raise
+
+    def fill(self, pictures: Mapping[str, Path], show: Show = ignore) -> None:
+        """Restart a new cluster with pictures of its shards; when that fails it is removed.
+
+        All processes of a shard begin with its picture, as with the first part of their
+        append-only file: whoever becomes master, nothing is missing.
+        """
+        try:
+            self.down()
+            for member in self.blueprint.members:
+                log = self._place(member) / "appendonlydir"
+                shutil.rmtree(log)
+                log.mkdir()
+                shutil.copyfile(pictures[member.shard], log / BASE_FILE)
+                (log / LATER_FILE).touch()
+                (log / MANIFEST_FILE).write_text(MANIFEST)
+            self.up(show_settled=show)
+        except BaseException:
+            self._discard()
+            raise
 
     def _discard(self) -> None:
         for server in self.blueprint.rings.names:

@@ -5,6 +5,7 @@ OUT/README.txt                      what to do, and what lies where
 OUT/HOST/SHARD.conf                 the configuration of each process of a host
 OUT/HOST/start.sh                   starts one process, never an empty master
 OUT/HOST/ringdove-redis@.service    the same as a systemd unit
+OUT/HOST/backup.sh, restore.sh      take pictures of shards once a day, begin with them again
 OUT/HOST/install.sh                 puts all of it where it belongs and starts it
 OUT/HOST/retire.sh                  ends what a change of servers has left over
 
@@ -20,10 +21,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ringdove.cluster.hosts import host_files, host_of
+from ringdove.cluster.hosts import BACKUPS_KEPT, host_files, host_of
 from ringdove.cluster.layout import (
     Blueprint,
     decode_blueprint,
+    encode_blueprint,
     is_address,
     lay_out,
     rearrange,
@@ -61,6 +63,11 @@ $retire
 3. Serve queues on it:
 
        ringdove serve --store $url
+
+Every host keeps the backups of the last $kept days in $data-backup, of the shards whose master it
+had then. To restore: copy the pictures of one day from all hosts into one directory, stop the units
+ringdove-redis@SHARD on all hosts, run /etc/ringdove-redis/restore.sh DIRECTORY on each, start them.
+On this machine 'ringdove cluster restore' makes a cluster of such a directory with its plan.json.
 
 These Redis processes have no password: let nobody but the hosts above and the Ringdove servers
 reach their ports ($ports, and the same plus $bus for the cluster's own talk).
@@ -211,7 +218,7 @@ def write_plan(blueprint: Blueprint, out: Path) -> list[Path]:
     """Write all files of a plan; those written."""
     if out.exists() and any(out.iterdir()):
         raise InvalidArgument(f"Directory {out} is not empty: name another.")
-    files = {"plan.json": _encoded(blueprint), "README.txt": _readme(blueprint, out)}
+    files = {"plan.json": encode_blueprint(blueprint), "README.txt": _readme(blueprint, out)}
     for server in dict.fromkeys(member.server for member in blueprint.stage.members):
         host = host_of(blueprint, server)
         files |= {f"{host}/{name}": text for name, text in host_files(blueprint, server).items()}
@@ -228,11 +235,7 @@ def settle_plan(directory: Path) -> None:
     blueprint = read_plan(directory)
     if blueprint.leaving:
         path = directory / "plan.json"
-        path.write_text(_encoded(msgspec.structs.replace(blueprint, leaving=[])))
-
-
-def _encoded(blueprint: Blueprint) -> str:
-    return msgspec.json.format(msgspec.json.encode(blueprint)).decode() + "\n"
+        path.write_text(encode_blueprint(msgspec.structs.replace(blueprint, leaving=[])))
 
 
 def read_plan(directory: Path) -> Blueprint:
@@ -262,6 +265,8 @@ def _readme(blueprint: Blueprint, out: Path) -> str:
         bus=_BUS_PORTS,
         install="\n".join(_run(out, host, "install.sh") for host in hosts),
         retire=_retire(blueprint, out),
+        kept=BACKUPS_KEPT,
+        data=blueprint.data,
         names="" if all(map(is_address, hosts)) else _NAMES,
         failures="\n".join(f"- {line}" for line in blueprint.rings.tell_failures()),
         layout="\n".join(layout_lines(blueprint)),
