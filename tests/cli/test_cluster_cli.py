@@ -1,6 +1,7 @@
 """The commands on clusters, as a user types them; on real processes where it matters."""
 
 import json
+import shutil
 import signal
 
 import pytest
@@ -92,7 +93,7 @@ def test_a_cluster_on_this_machine_from_up_to_down(sh, place):
     assert LocalCluster.open(place).running() == []
 
 
-def test_servers_are_added_and_removed(sh, place):
+def test_servers_are_added_removed_backed_up_and_restored(sh, place):
     at = ("--dir", str(place))
     one = ("--servers", "1", "--copies", "1", "--room-for", "2")
     [up] = sh.json("cluster", "up", *one, *SMALL, *at, "--detach")
@@ -109,8 +110,8 @@ def test_servers_are_added_and_removed(sh, place):
     [status] = sh.json("cluster", "status", *at)
     assert status["ok"]
     assert status["servers"] == {"B": "up"}
-    [again] = sh.json("cluster", "restart", "--all", *at)
-    assert again["restarted"] == ["B"]
+    [taken] = sh.json("cluster", "backup", "--out", "backup", *at)
+    assert set(taken["bytes"]) == {"A1", "A2", "B1", "B2"}
     assert sh("--url", status["url"], "receive", "q", "--ack") == "hello\n"
     for words in ((), ("B", "--all"), ("--all", "--now")):
         sh("cluster", "restart", *words, *at, code=EXIT_REFUSED)
@@ -118,6 +119,11 @@ def test_servers_are_added_and_removed(sh, place):
     sh("cluster", "remove", "B", *at, code=EXIT_REFUSED)
     assert "without B there are 0: add a server first" in sh.err
     sh("cluster", "down", *at)
+    shutil.rmtree(place)
+    [restored] = sh.json("cluster", "restore", "--from", "backup", *at)
+    assert sh("--url", restored["url"], "receive", "q", "--ack") == "hello\n"
+    [again] = sh.json("cluster", "restart", "--all", *at)
+    assert again["restarted"] == ["B"]
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, "down"])
@@ -171,7 +177,7 @@ def test_a_wide_cluster_is_drawn_in_rows(sh, place):
 def test_a_plan_is_written_and_shown(sh, tmp_path):
     shown = sh("cluster", "plan", "--hosts", "a,b,c,d,e", "--out", "plan")
     assert "A1   slots     0 to 1637   master A a:7001  copies B b:7002, C c:7003" in shown
-    assert "Wrote 47 files to plan; plan/README.txt says how to go on." in sh.err
+    assert "Wrote 72 files to plan; plan/README.txt says how to go on." in sh.err
     assert (tmp_path / "plan" / "e" / "install.sh").exists()
     [planned] = sh.json("cluster", "plan", "--hosts", "10.0.0.1,10.0.0.2", "--out", "two",
                         "--second-hosts", "10.1.0.1,10.1.0.2", "--fsync", "everysec")  # fmt: skip

@@ -23,7 +23,7 @@ from ringdove.stores.fabric.wire import NodeAddress
 def test_a_cluster_made_from_a_backup_has_every_message_and_what_was_leased_comes_again(tmp_path):
     with running(tmp_path / "old", Rings(2, 2)) as old, ringdove.connect(old.url) as connection:
         queue = connection.create_queue("q", stripes=8, copies=2, lease_ms=1_000)
-        sent = send(queue, 0, 40)
+        sent = send(queue, 0, 30)
         done = queue.receive(max=10)
         done.ack()
         sent -= {int(message.body) for message in done}
