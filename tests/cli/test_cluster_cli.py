@@ -95,7 +95,7 @@ def test_a_cluster_on_this_machine_from_up_to_down(sh, place):
 
 def test_servers_are_added_removed_backed_up_and_restored(sh, place):
     at = ("--dir", str(place))
-    one = ("--servers", "1", "--copies", "1", "--room-for", "2")
+    one = ("--servers", "1", "--copies", "1", "--room-for", "2", "--password")
     [up] = sh.json("cluster", "up", *one, *SMALL, *at, "--detach")
     assert up["processes"] == 4
     sh("--url", up["url"], "queue", "create", "q")
@@ -179,10 +179,15 @@ def test_a_plan_is_written_and_shown(sh, tmp_path):
     assert "A1   slots     0 to 1637   master A a:7001  copies B b:7002, C c:7003" in shown
     assert "Wrote 72 files to plan; plan/README.txt says how to go on." in sh.err
     assert (tmp_path / "plan" / "e" / "install.sh").exists()
+    secret = json.loads((tmp_path / "plan" / "plan.json").read_text())["password"]
+    assert len(secret) == 32
+    assert f'requirepass "{secret}"' in (tmp_path / "plan" / "e" / "E1.conf").read_text()
+    assert (tmp_path / "plan" / "plan.json").stat().st_mode & 0o777 == 0o600
     [planned] = sh.json("cluster", "plan", "--hosts", "10.0.0.1,10.0.0.2", "--out", "two",
-                        "--second-hosts", "10.1.0.1,10.1.0.2", "--fsync", "everysec")  # fmt: skip
+                        "--second-hosts", "10.1.0.1,10.1.0.2", "--fsync", "everysec", "--no-password")  # fmt: skip
     assert len(planned["members"]) == 8
     assert planned["tuning"]["fsync"] == "everysec"
+    assert planned["url"].startswith("redis://10.0.0.1:")
     assert "everything stops until it returns" in planned["failures"][0]
     sh("cluster", "plan", "--hosts", "a,b", "--out", "plan", code=EXIT_REFUSED)
     assert "Directory plan is not empty" in sh.err

@@ -23,8 +23,8 @@ PATIENCE_S = 60
 
 
 @contextmanager
-def running(directory, rings):
-    cluster = LocalCluster.make(directory, rings, TUNING)
+def running(directory, rings, password=""):
+    cluster = LocalCluster.make(directory, rings, TUNING, password)
     try:
         cluster.up()
         yield cluster

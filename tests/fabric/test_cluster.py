@@ -17,9 +17,11 @@ from ringdove.cluster.layout import Tuning, redis_conf
 from ringdove.cluster.local import LocalCluster
 from ringdove.cluster.plan import make_plan, read_plan, write_plan
 from ringdove.cluster.status import look_at, look_at_foreign, slots_missing
+from ringdove.cluster.views import look_around
 from ringdove.core.ring import SLOTS, Rings
 from ringdove.errors import InvalidArgument, StoreUnavailable
 from ringdove.stores.fabric.url import parse_url
+from ringdove.stores.fabric.wire import Login
 
 HOME = {"A1": "A", "A2": "A", "B1": "B", "B2": "B", "C1": "C", "C2": "C"}
 
@@ -137,7 +139,7 @@ def test_a_master_that_has_lost_its_data_comes_back_as_a_copy_and_wipes_nobody(c
     assert cluster.status().ok
     assert masters(cluster) == HOME
     assert drain(queue) == sent
-    views = forming.look(member.address for member in cluster.blueprint.members)
+    views = look_around(cluster.blueprint)
     assert {len(view.nodes) for view in views.values()} == {18}
 
 
@@ -194,6 +196,22 @@ def test_what_was_sent_is_there_after_down_and_up(cluster, queue):
     with pytest.raises(StoreUnavailable, match="runs already"):
         cluster.up()
     assert cluster.status().ok
+
+
+def test_without_the_password_nobody_gets_in(tmp_path):
+    with running(tmp_path / "data", Rings(2, 2), "pass:word") as cluster:
+        assert cluster.status().ok
+        assert cluster.url.startswith("redis://:pass%3Aword@127.0.0.1:")
+        with ringdove.connect(cluster.url) as connection:
+            connection.create_queue("q", copies=2).send("x")
+        place = parse_url(cluster.url)
+        assert slots_missing(look_at_foreign(place.nodes, place.login)) == 0
+        with pytest.raises(StoreUnavailable, match="is no node of a cluster: NOAUTH"):
+            look_at_foreign(place.nodes)
+        with pytest.raises(StoreUnavailable, match="does not let us in: WRONGPASS"):
+            look_at_foreign(place.nodes, Login(password="wrong"))
+        for path in (cluster.directory / "cluster.json", cluster.directory / "A/A1/redis.conf"):
+            assert path.stat().st_mode & 0o777 == 0o600
 
 
 # -- starting -----------------------------------------------------------------------------------
@@ -287,7 +305,7 @@ def test_a_plan_is_started_by_its_scripts_formed_and_mended(planned):
         forming.form(blueprint)
     for host in hosts.values():
         host.start()
-    until(lambda: all(forming.look(m.address for m in blueprint.members).values()))
+    until(lambda: all(look_around(blueprint).values()))
     assert forming.form(blueprint)
     assert look_at(blueprint).ok
 
@@ -329,7 +347,7 @@ def test_a_plan_has_a_configuration_for_each_process_and_host(tmp_path):
     hosts = ["a", "b", "c", "d", "e"]
     blueprint = make_plan(Rings(5), Tuning(), hosts)
     files = {str(path.relative_to(tmp_path)) for path in write_plan(blueprint, tmp_path)}
-    assert len(files) == 2 + 5 * (6 + 3)
+    assert len(files) == 2 + 5 * (6 + 8)
     assert {f"{host}/start.sh" for host in hosts} < files
     assert (tmp_path / "a" / "start.sh").stat().st_mode & 0o111
     conf = (tmp_path / "b" / "A1.conf").read_text()

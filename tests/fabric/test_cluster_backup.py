@@ -15,13 +15,17 @@ from ringdove.cluster import forming, processes
 from ringdove.cluster.local import LocalCluster
 from ringdove.cluster.pictures import back_up, take
 from ringdove.cluster.plan import make_plan, write_plan
+from ringdove.cluster.views import look_around
 from ringdove.core.ring import Rings
 from ringdove.errors import InvalidArgument, StoreUnavailable
 from ringdove.stores.fabric.wire import NodeAddress
 
 
 def test_a_cluster_made_from_a_backup_has_every_message_and_what_was_leased_comes_again(tmp_path):
-    with running(tmp_path / "old", Rings(2, 2)) as old, ringdove.connect(old.url) as connection:
+    with (
+        running(tmp_path / "old", Rings(2, 2), "old/secret") as old,
+        ringdove.connect(old.url) as connection,
+    ):
         queue = connection.create_queue("q", stripes=8, copies=2, lease_ms=1_000)
         sent = send(queue, 0, 30)
         done = queue.receive(max=10)
@@ -40,7 +44,9 @@ def test_a_cluster_made_from_a_backup_has_every_message_and_what_was_leased_come
     with pytest.raises(StoreUnavailable, match="Nobody serves A1, A2, B1, B2: nothing was backed"):
         back_up(old.blueprint, tmp_path / "other")
 
-    new = LocalCluster.restore(tmp_path / "new", tmp_path / "backup")
+    for path in (tmp_path / "backup").iterdir():
+        assert b"old/secret" not in path.read_bytes()
+    new = LocalCluster.restore(tmp_path / "new", tmp_path / "backup", password="new")
     try:
         assert new.status().ok
         with ringdove.connect(new.url) as connection:
@@ -132,7 +138,8 @@ def test_half_a_picture_is_no_backup(tmp_path, answers, complaint):
 
 def test_a_host_takes_pictures_by_its_script_and_begins_with_them_again(tmp_path):
     data = str(tmp_path / "data")
-    plan = make_plan(Rings(1, 1), TUNING, ["127.0.0.1"], port=free_base(), data=data)
+    hosts = ["127.0.0.1"]
+    plan = make_plan(Rings(1, 1), TUNING, hosts, port=free_base(), data=data, password="secret")
     write_plan(plan, tmp_path / "plan")
     host = Host(plan, "A", tmp_path / "plan")
     backups = tmp_path / "data-A-backup"
@@ -140,7 +147,7 @@ def test_a_host_takes_pictures_by_its_script_and_begins_with_them_again(tmp_path
         (backups / f"2000-01-0{day}T00-00-00").mkdir(parents=True)
     try:
         host.start()
-        until(lambda: all(forming.look(m.address for m in plan.members).values()))
+        until(lambda: all(look_around(plan).values()))
         forming.form(plan)
         with ringdove.connect(plan.url) as connection:
             queue = connection.create_queue("q", stripes=4, copies=1)
@@ -158,7 +165,7 @@ def test_a_host_takes_pictures_by_its_script_and_begins_with_them_again(tmp_path
         host.kill()
         host.run("restore.sh", kept[-1])
         host.start()
-        until(lambda: all(forming.look(m.address for m in plan.members).values()))
+        until(lambda: all(look_around(plan).values()))
         with ringdove.connect(plan.url) as connection:
             assert drain(connection.queue("q")) == sent
     finally:

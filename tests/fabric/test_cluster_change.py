@@ -9,7 +9,7 @@ import pytest
 
 import ringdove
 from fabric.clusters import TUNING, Host, Traffic, drain, free_base, masters, running, send, until
-from ringdove.cluster import converging, forming, local
+from ringdove.cluster import converging, local
 from ringdove.cluster.asking import demand
 from ringdove.cluster.converging import converge
 from ringdove.cluster.layout import Blueprint, decode_blueprint
@@ -23,13 +23,14 @@ from ringdove.cluster.plan import (
     write_plan,
 )
 from ringdove.cluster.status import look_at
+from ringdove.cluster.views import look_around
 from ringdove.core.ring import Rings
 from ringdove.errors import InvalidArgument, StoreUnavailable
 
 
 def known(blueprint):
     """How many processes each process knows."""
-    views = forming.look(member.address for member in blueprint.members)
+    views = look_around(blueprint)
     return {len(view.nodes) for view in views.values()}
 
 
@@ -131,13 +132,14 @@ def test_all_servers_are_restarted_in_turn_and_senders_notice_nothing(tmp_path):
 def test_a_plan_made_from_another_moves_a_running_cluster_to_other_hosts(tmp_path):
     data = str(tmp_path / "data")
     addresses = ["127.0.0.1", "127.0.0.2"]
-    first = make_plan(Rings(2, 2), TUNING, addresses, port=free_base(), data=data)
+    port = free_base()
+    first = make_plan(Rings(2, 2), TUNING, addresses, port=port, data=data, password="secret")
     write_plan(first, tmp_path / "first")
     hosts = [Host(first, name, tmp_path / "first") for name in "AB"]
     try:
         for host in hosts:
             host.start()
-        until(lambda: all(forming.look(m.address for m in first.members).values()))
+        until(lambda: all(look_around(first).values()))
         converge(first)
         with ringdove.connect(first.url) as connection:
             sent = send(connection.create_queue("q", stripes=8, copies=2), 0, 20)
@@ -152,7 +154,7 @@ def test_a_plan_made_from_another_moves_a_running_cluster_to_other_hosts(tmp_pat
             hosts.append(Host(second, name, tmp_path / "second"))
             new = [m.shard for m in second.on(name) if m.name not in stays]
             hosts[-1].start(*new)
-        until(lambda: all(forming.look(m.address for m in second.members).values()))
+        until(lambda: all(look_around(second).values()))
         done = converge(second)
         assert done.joined
         assert set(done.released) == {member.name for member in second.leaving} != set()

@@ -21,6 +21,7 @@ from ringdove.cli.cluster_plan import (
     deal,
     hand_over,
     handed_json,
+    new_password,
     plan,
     say_failures,
     say_handed,
@@ -62,6 +63,7 @@ def up(
     node_timeout: str | None = None,
     memory: str | None = None,
     same_direction: Flag = False,
+    password: Flag = False,
     json: JsonFlag = False,
 ) -> None:
     """Run a cluster on this machine, until Ctrl-C or `cluster down`; or one that was ended, again.
@@ -90,25 +92,20 @@ def up(
         Memory for data of each process, by default 256MiB.
     same_direction
         Both rings in one direction, to see what it does when neighbours fail.
+    password
+        Make up a password for a new cluster; it is part of the URL.
     json
         Print where the cluster is as one JSON object when it is ready.
     """
     from ringdove.cluster.local import LocalCluster
 
-    given: dict[str, Any] = {
-        "servers": servers,
-        "room_for": room_for,
-        "copies": copies,
-        "fsync": fsync,
-        "node_timeout_ms": None if node_timeout is None else duration_ms(node_timeout),
-        "memory_bytes": None if memory is None else size_bytes(memory),
-        "counter_rotating": False if same_direction else None,
-    }
+    given = _given(servers, room_for, copies, fsync, node_timeout, memory)
+    given["counter_rotating"] = False if same_direction else None
     if LocalCluster.exists(dir):
         cluster = LocalCluster.open(dir)
         _check_as_before(cluster.blueprint, given)
     else:
-        cluster = _make(dir, given)
+        cluster = _make(dir, given, new_password() if password else "")
     with _terminated_like_interrupted():
         took_s = _start(cluster)
         try:
@@ -122,7 +119,26 @@ def up(
             say(f"Ended {len(ended)} processes.")
 
 
-def _make(directory: Path, given: dict[str, Any]) -> LocalCluster:
+def _given(
+    servers: int | None,
+    room_for: int | None,
+    copies: int | None,
+    fsync: Fsync | None,
+    node_timeout: str | None,
+    memory: str | None,
+) -> dict[str, Any]:
+    """What was given, by the names that the layout has for it; None for what was not."""
+    return {
+        "servers": servers,
+        "room_for": room_for,
+        "copies": copies,
+        "fsync": fsync,
+        "node_timeout_ms": None if node_timeout is None else duration_ms(node_timeout),
+        "memory_bytes": None if memory is None else size_bytes(memory),
+    }
+
+
+def _make(directory: Path, given: dict[str, Any], password: str) -> LocalCluster:
     from ringdove.cluster.layout import Tuning
     from ringdove.cluster.local import LocalCluster
 
@@ -132,7 +148,7 @@ def _make(directory: Path, given: dict[str, Any]) -> LocalCluster:
     }  # fmt: skip
     chosen = defaults | {name: value for name, value in given.items() if value is not None}
     rings = deal(*(chosen.pop(n) for n in ("servers", "copies", "room_for", "counter_rotating")))
-    return LocalCluster.make(directory, rings, Tuning(**chosen))
+    return LocalCluster.make(directory, rings, Tuning(**chosen), password)
 
 
 def _check_as_before(blueprint: Blueprint, given: dict[str, Any]) -> None:

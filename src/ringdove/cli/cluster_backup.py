@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from ringdove.cli.cluster_plan import Flag, new_password
 from ringdove.cli.cluster_status import DIRECTORY
 from ringdove.cli.output import emit_json, human_bytes, progress, say
 from ringdove.cli.queues import JsonFlag
@@ -56,6 +57,7 @@ def restore(
     *,
     backup: Annotated[Path, Parameter(name="--from")],
     dir: Annotated[Path, Parameter(name="--dir")] = DIRECTORY,
+    password: Flag = False,
     json: JsonFlag = False,
 ) -> None:
     """Make a cluster on this machine from a backup, of the same shape, and let it run.
@@ -68,6 +70,8 @@ def restore(
         The directory that `cluster backup` has written.
     dir
         Where to keep the new cluster: a directory that does not exist yet, or is empty.
+    password
+        Make up a password for the new cluster; a backup holds none.
     json
         Print JSON.
     """
@@ -77,7 +81,7 @@ def restore(
     begun_s = time.monotonic()
     former, _ = read_backup(backup)
     with progress("starting the cluster", len(former.members)) as show:
-        cluster = LocalCluster.restore(dir, backup, show)
+        cluster = LocalCluster.restore(dir, backup, show, new_password() if password else "")
     took_s = round(time.monotonic() - begun_s, 2)
     if json:
         emit_json({"url": cluster.url, "dir": str(cluster.directory), "seconds": took_s})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -41,6 +42,7 @@ def plan(
     former: Annotated[Path | None, Parameter(name="--from")] = None,
     add: str | None = None,
     remove: str | None = None,
+    password: bool = True,
     json: JsonFlag = False,
 ) -> None:
     """Write Redis configurations, start scripts and systemd units for real hosts.
@@ -77,6 +79,8 @@ def plan(
         A host to add, as a server after the last.
     remove
         A host to remove.
+    password
+        Make up a password for the processes; not with --from, which keeps what there is.
     json
         Print the plan as JSON.
     """
@@ -86,7 +90,7 @@ def plan(
     elif hosts is None or add or remove:
         raise InvalidArgument("Give --hosts for a new plan, or --from with --add or --remove.")
     else:
-        blueprint = _planned(hosts.split(","), second_hosts, settings)
+        blueprint = _planned(hosts.split(","), second_hosts, settings, secret=password)
     _write(blueprint, out, as_json=json)
 
 
@@ -112,14 +116,17 @@ def _settings(
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _planned(hosts: list[str], second_hosts: str, settings: dict[str, Any]) -> Blueprint:
+def _planned(
+    hosts: list[str], second_hosts: str, settings: dict[str, Any], *, secret: bool
+) -> Blueprint:
     from ringdove.cluster.layout import Tuning
     from ringdove.cluster.plan import make_plan
 
     rings = deal(len(hosts), settings.pop("copies", COPIES), settings.pop("room_for", 0))
     places = {name: settings.pop(name) for name in ("port", "data") if name in settings}
     second = second_hosts.split(",") if second_hosts else []
-    return make_plan(rings, Tuning(**settings), hosts, second, **places)
+    password = new_password() if secret else ""
+    return make_plan(rings, Tuning(**settings), hosts, second, **places, password=password)
 
 
 def _changed(
@@ -232,6 +239,11 @@ def deal(servers: int, copies: int, room_for: int, counter_rotating: bool = True
         raise InvalidArgument(f"There are {servers} servers, more than room for {room_for}.")
     rings = Rings(room_for or servers, copies, counter_rotating)
     return rings if not room_for else rings.on(range(servers))
+
+
+def new_password() -> str:
+    """One that nobody guesses, of letters that need no quoting."""
+    return secrets.token_urlsafe(24)
 
 
 def say_failures(blueprint: Blueprint) -> None:

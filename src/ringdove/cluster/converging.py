@@ -31,7 +31,7 @@ from ringdove.cluster.forming import (
     wait_until,
 )
 from ringdove.cluster.layout import copies_settings
-from ringdove.cluster.views import look
+from ringdove.cluster.views import look_around
 from ringdove.errors import StoreUnavailable
 from ringdove.stores.fabric.wire import ReplyError
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ringdove.cluster.asking import Command
     from ringdove.cluster.forming import Show
     from ringdove.cluster.layout import Blueprint, Member
-    from ringdove.stores.fabric.wire import NodeAddress
+    from ringdove.stores.fabric.wire import Login, NodeAddress
 
 #: Milliseconds that a master rests at most while copies take over what is under way, which takes
 #: two or three; and seconds in which they must have it, well before it goes on.
@@ -61,7 +61,7 @@ def converge(blueprint: Blueprint, show: Show = ignore) -> Converged:
     """Make running processes what a blueprint says, without a moment in which a copy is missing."""
     leaving = _still_here(blueprint)
     if leaving:
-        _check_answers(blueprint.members)
+        _check_answers(blueprint)
     stage = msgspec.structs.replace(blueprint, members=[*blueprint.members, *leaving])
     joined = form(stage, show)
     handed = hand_back(stage)
@@ -76,7 +76,7 @@ def converge(blueprint: Blueprint, show: Show = ignore) -> Converged:
 
 def _still_here(blueprint: Blueprint) -> list[Member]:
     """Those of the leaving processes that still belong to the cluster."""
-    views = look(member.address for member in blueprint.leaving)
+    views = look_around(blueprint, blueprint.leaving)
     return [
         member
         for member in blueprint.leaving
@@ -84,10 +84,10 @@ def _still_here(blueprint: Blueprint) -> list[Member]:
     ]
 
 
-def _check_answers(members: Sequence[Member]) -> None:
+def _check_answers(blueprint: Blueprint) -> None:
     """Before anybody goes, all that are to stay must be there."""
-    views = look(member.address for member in members)
-    silent = [f"{m.name} ({m.address})" for m in members if views[m.address] is None]
+    views = look_around(blueprint)
+    silent = [f"{m.name} ({m.address})" for m in blueprint.members if views[m.address] is None]
     if silent:
         raise StoreUnavailable(
             f"{', '.join(silent)} do not answer: start them first, or remove their server."
@@ -98,7 +98,8 @@ def _adjust(blueprint: Blueprint) -> None:
     """Set in running processes what depends on the number of copies."""
     settings = [word for pair in copies_settings(blueprint).items() for word in pair]
     command: Command = ("CONFIG", "SET", *settings)
-    for address, answer in ask_each({m.address: [command] for m in blueprint.members}).items():
+    questions = {member.address: [command] for member in blueprint.members}
+    for address, answer in ask_each(questions, blueprint.login).items():
         if isinstance(answer, list) and isinstance(answer[0], ReplyError):
             raise StoreUnavailable(f"Redis at {address} takes no settings: {answer[0]}.")
 
@@ -118,36 +119,37 @@ def _part(blueprint: Blueprint, shard: str, leaving: Sequence[Member]) -> bool:
     While it rests it takes no changes, so none can have counted on a process that goes.
     """
     holders = blueprint.holding(shard)
-    master = master_of(blueprint, shard, look(member.address for member in holders))
+    master = master_of(blueprint, shard, look_around(blueprint, holders))
     if master is None:
         raise StoreUnavailable(f"{shard} is not served where it is to be: say it again.")
-    copies = [member.address for member in holders if member != master]
-    demand(master.address, "CLIENT", "PAUSE", _REST_MS, "WRITE")
+    copies = [member for member in holders if member != master]
+    login = blueprint.login
+    demand(master.address, "CLIENT", "PAUSE", _REST_MS, "WRITE", login=login)
     try:
         rested_s = time.monotonic()
-        while not _have_all(master.address, copies):
+        while not _have_all(blueprint, master, copies):
             if time.monotonic() - rested_s > _TAKE_S:
                 return False
         for member in leaving:
-            _reset(member)
+            _reset(member, login)
     finally:
-        demand(master.address, "CLIENT", "UNPAUSE")
+        demand(master.address, "CLIENT", "UNPAUSE", login=login)
     return True
 
 
-def _have_all(master: NodeAddress, copies: Sequence[NodeAddress]) -> bool:
+def _have_all(blueprint: Blueprint, master: Member, copies: Sequence[Member]) -> bool:
     """Whether copies have what their master has."""
-    told = look([master])[master]
-    views = look(copies).values()
+    [told] = look_around(blueprint, [master]).values()
+    views = look_around(blueprint, copies).values()
     return told is not None and all(
         view is not None and view.linked and view.offset >= told.offset for view in views
     )
 
 
-def _reset(member: Member) -> None:
+def _reset(member: Member, login: Login) -> None:
     """Have a copy forget what it holds and who it was."""
     try:
-        demand(member.address, "CLUSTER", "RESET", "HARD")
+        demand(member.address, "CLUSTER", "RESET", "HARD", login=login)
     except ReplyError as error:
         raise StoreUnavailable(f"{member.name} at {member.address} stays: {error}.") from error
 
@@ -157,14 +159,14 @@ def _forget(blueprint: Blueprint) -> None:
     gone = {member.address for member in blueprint.leaving}
 
     def forgotten() -> bool:
-        views = look(member.address for member in blueprint.members)
+        views = look_around(blueprint)
         ids = {view.me.id for view in views.values() if view is not None}
         questions: dict[NodeAddress, list[Command]] = {}
         for address, view in views.items():
             for node in view.nodes if view is not None else []:
                 if node.id not in ids and (node.address in gone or "noaddr" in node.flags):
                     questions.setdefault(address, []).append(("CLUSTER", "FORGET", node.id))
-        ask_each(questions)
+        ask_each(questions, blueprint.login)
         return not questions
 
     wait_until(forgotten, FORM_S, lambda: "Processes that have left were not forgotten")

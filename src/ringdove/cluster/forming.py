@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringdove.cluster.asking import ask_each, demand
-from ringdove.cluster.views import look
+from ringdove.cluster.views import look_around
 from ringdove.errors import StoreUnavailable
 from ringdove.stores.fabric.wire import NodeAddress, NodeLost, ReplyError
 
@@ -67,13 +67,15 @@ def wait_until(
         time.sleep(_LOOK_S)
 
 
-def await_answers(members: Sequence[Member], show: Show, check: Callable[[], None]) -> None:
+def await_answers(
+    blueprint: Blueprint, members: Sequence[Member], show: Show, check: Callable[[], None]
+) -> None:
     """Wait until processes answer; `check` is called between looks and may give up."""
     silent: list[str] = []
 
     def all_answer() -> bool:
         check()
-        views = look(member.address for member in members)
+        views = look_around(blueprint, members)
         silent[:] = [member.name for member in members if views[member.address] is None]
         show(len(members) - len(silent))
         return not silent
@@ -98,7 +100,7 @@ def await_settled(
 
     def settled() -> bool:
         nonlocal served_s
-        views = look(member.address for member in blueprint.members)
+        views = look_around(blueprint)
         missing[:] = [m.name for m in awaited if not _in_place(blueprint, m, views)]
         show(len(awaited) - len(missing))
         unserved = _unserved(blueprint, shards, views)
@@ -188,8 +190,8 @@ def await_taken_over(blueprint: Blueprint, server: str) -> bool:
     others = [m for m in blueprint.members if m.shard in shards and m.server != server]
     deadline_s = time.monotonic() + take_over_s(blueprint)
     while True:
-        views = dict.fromkeys((m.address for m in blueprint.members), None) | look(
-            member.address for member in others
+        views = dict.fromkeys((m.address for m in blueprint.members), None) | look_around(
+            blueprint, others
         )
         reachable = {member.shard for member in others if views[member.address] is not None}
         if not _unserved(blueprint, reachable, views):
@@ -203,7 +205,7 @@ def await_served(blueprint: Blueprint, shards: Sequence[str]) -> list[str]:
     """Wait until shards are served; those that are not, in the time that a take-over needs."""
     deadline_s = time.monotonic() + take_over_s(blueprint)
     while True:
-        views = look(member.address for member in blueprint.members)
+        views = look_around(blueprint)
         unserved = _unserved(blueprint, shards, views)
         if not unserved or time.monotonic() > deadline_s:
             return unserved
@@ -216,7 +218,7 @@ def promote(blueprint: Blueprint, shards: Sequence[str]) -> None:
     Redis does so by itself, except when the copies have not seen a master since they started. The
     other masters must agree.
     """
-    views = look(member.address for member in blueprint.members)
+    views = look_around(blueprint)
     for shard in shards:
         copies = [
             (view.offset, -member.rank, member.address)
@@ -225,7 +227,7 @@ def promote(blueprint: Blueprint, shards: Sequence[str]) -> None:
         ]
         if copies:
             with contextlib.suppress(ReplyError, NodeLost):
-                demand(max(copies)[2], "CLUSTER", "FAILOVER", "FORCE")
+                demand(max(copies)[2], "CLUSTER", "FAILOVER", "FORCE", login=blueprint.login)
 
 
 # -- forming ------------------------------------------------------------------------------------
@@ -237,13 +239,13 @@ def form(blueprint: Blueprint, show: Show = ignore) -> bool:
     Processes that joined no cluster yet become what the blueprint says; when others are a cluster
     already, they join it as copies, so that none comes to an occupied place empty.
     """
-    views = look(member.address for member in blueprint.members)
+    views = look_around(blueprint)
     running = [member for member in blueprint.members if views[member.address] is not None]
     alone = [m for m in running if (view := views[m.address]) is not None and view.is_alone]
     _check_ours(blueprint, views, forming=len(alone) == len(running))
     if len(alone) == len(blueprint.members):
         _give_slots(blueprint)
-        _introduce(running, running)
+        _introduce(blueprint, running, running)
         _await_acquainted(blueprint, running)
         _replicate(blueprint, [member for member in running if member.rank])
     elif alone:
@@ -286,18 +288,18 @@ def _give_slots(blueprint: Blueprint) -> None:
             ("CLUSTER", "SET-CONFIG-EPOCH", epoch),
             ("CLUSTER", "ADDSLOTSRANGE", slots.start, slots.stop - 1),
         ]
-    for address, answer in ask_each(questions).items():
+    for address, answer in ask_each(questions, blueprint.login).items():
         for reply in answer if isinstance(answer, list) else [answer]:
             if isinstance(reply, Exception):
                 raise StoreUnavailable(f"Redis at {address} takes no slots: {reply}.")
 
 
-def _introduce(members: Iterable[Member], to: Sequence[Member]) -> None:
+def _introduce(blueprint: Blueprint, members: Iterable[Member], to: Sequence[Member]) -> None:
     """Have processes meet others; gossip does the rest, but slower."""
     meetings: list[Command] = [
         ("CLUSTER", "MEET", _resolve(member.host), member.port, member.bus_port) for member in to
     ]
-    ask_each({member.address: meetings for member in members})
+    ask_each({member.address: meetings for member in members}, blueprint.login)
 
 
 def _resolve(host: str) -> str:
@@ -312,7 +314,7 @@ def _await_acquainted(blueprint: Blueprint, members: Sequence[Member]) -> None:
     missing: list[str] = []
 
     def acquainted() -> bool:
-        views = look(member.address for member in blueprint.members)
+        views = look_around(blueprint)
         ids = {view.me.id for view in views.values() if view is not None}
         missing[:] = [
             member.name
@@ -327,7 +329,7 @@ def _await_acquainted(blueprint: Blueprint, members: Sequence[Member]) -> None:
 
 def _replicate(blueprint: Blueprint, copies: Sequence[Member]) -> None:
     """Make processes copies of whoever serves their shard."""
-    views = look(member.address for member in blueprint.members)
+    views = look_around(blueprint)
     for member in copies:
         master = master_of(blueprint, member.shard, views)
         if master is None:
@@ -337,7 +339,7 @@ def _replicate(blueprint: Blueprint, copies: Sequence[Member]) -> None:
         view = views[master.address]
         assert view is not None
         try:
-            demand(member.address, "CLUSTER", "REPLICATE", view.me.id)
+            demand(member.address, "CLUSTER", "REPLICATE", view.me.id, login=blueprint.login)
         except ReplyError as error:
             raise StoreUnavailable(
                 f"{member.name} at {member.address} does not become a copy: {error}."
@@ -349,16 +351,16 @@ def join_as_copies(blueprint: Blueprint, members: Sequence[Member]) -> None:
 
     Who they were before is forgotten.
     """
-    views = look(member.address for member in blueprint.members)
+    views = look_around(blueprint)
     running = [m for m in blueprint.members if views[m.address] is not None and m not in members]
-    _forget_former(views)
-    _introduce(members, running)
+    _forget_former(blueprint, views)
+    _introduce(blueprint, members, running)
     _await_acquainted(blueprint, [*members, *running])
     _replicate(blueprint, members)
-    _forget_former(look(member.address for member in blueprint.members))
+    _forget_former(blueprint, look_around(blueprint))
 
 
-def _forget_former(views: Views) -> None:
+def _forget_former(blueprint: Blueprint, views: Views) -> None:
     """Have processes forget who was at an address where another answers now."""
     now = {address: view.me.id for address, view in views.items() if view is not None}
     questions: dict[NodeAddress, list[Command]] = {}
@@ -366,7 +368,7 @@ def _forget_former(views: Views) -> None:
         for node in view.nodes if view is not None else []:
             if node.id not in now.values() and (node.address in now or "noaddr" in node.flags):
                 questions.setdefault(address, []).append(("CLUSTER", "FORGET", node.id))
-    ask_each(questions)
+    ask_each(questions, blueprint.login)
 
 
 # -- handing masters over -----------------------------------------------------------------------
@@ -391,7 +393,7 @@ def _hand(
     blueprint: Blueprint, *, away_from: str | None = None, only_to: str | None = None
 ) -> list[Handed]:
     """Move each master to the first process in ring order that may have it."""
-    views = look(member.address for member in blueprint.members)
+    views = look_around(blueprint)
     moved = []
     for shard, master in masters_of(blueprint, views).items():
         holders = [member for member in blueprint.holding(shard) if member.server != away_from]
@@ -414,12 +416,12 @@ def _fail_over(blueprint: Blueprint, target: Member) -> None:
 
     def serves() -> bool:
         nonlocal asked_s
-        views = look(member.address for member in blueprint.holding(target.shard))
+        views = look_around(blueprint, blueprint.holding(target.shard))
         if master_of(blueprint, target.shard, views) == target:
             return True
         if time.monotonic() - asked_s >= _ASK_AGAIN_S:
             with contextlib.suppress(ReplyError, NodeLost):
-                demand(target.address, "CLUSTER", "FAILOVER")
+                demand(target.address, "CLUSTER", "FAILOVER", login=blueprint.login)
                 asked_s = time.monotonic()
         return False
 

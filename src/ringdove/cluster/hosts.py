@@ -45,6 +45,8 @@ conf=$$(cd "$$(dirname "$$0")" && pwd)/$$shard.conf
 data=$data/$$shard
 server=$$(command -v redis-server || command -v valkey-server)
 cli=$$(command -v redis-cli || command -v valkey-cli)
+REDISCLI_AUTH=$$(sed -n 's/^requirepass "\\(.*\\)"/\\1/p' "$$conf")
+export REDISCLI_AUTH
 
 case $$shard in
 $peers
@@ -111,6 +113,8 @@ _RETIRE = Template("""\
 # them. Run as root on host $host, after 'ringdove cluster create --plan'.
 set -eu
 cli=$$(command -v redis-cli || command -v valkey-cli)
+REDISCLI_AUTH=$$(sed -n 's/^requirepass "\\(.*\\)"/\\1/p' $etc/*.conf | head -n 1)
+export REDISCLI_AUTH
 left=0
 while read -r shard address port; do
     if "$$cli" -h "$$address" -p "$$port" CLUSTER INFO 2>/dev/null | tr -d '\\r' \\
@@ -136,6 +140,8 @@ _BACKUP = Template("""\
 set -eu
 here=$$(cd "$$(dirname "$$0")" && pwd)
 cli=$$(command -v redis-cli || command -v valkey-cli)
+REDISCLI_AUTH=$$(sed -n 's/^requirepass "\\(.*\\)"/\\1/p' "$$here"/*.conf | head -n 1)
+export REDISCLI_AUTH
 out=$backup/$$(date -u +%Y-%m-%dT%H-%M-%S)
 mkdir -p "$backup"
 chmod 700 "$backup"
@@ -224,7 +230,7 @@ command -v redis-server >/dev/null || command -v valkey-server >/dev/null || {
 }
 install -d -m 755 $etc
 install -d -m 750 -o redis -g redis $data
-install -m 644 -- *.conf $etc/
+install -m 640 -g redis -- *.conf $etc/
 install -m 644 plan.json $etc/plan.json
 install -m 755 start.sh backup.sh restore.sh $etc/
 install -m 644 ringdove-redis@.service ringdove-redis-backup.service ringdove-redis-backup.timer \\

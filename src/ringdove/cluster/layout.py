@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import quote
 
 import msgspec
 
 from ringdove.core.ring import COPIES_MAX, Rings, server_name, server_number
 from ringdove.errors import InvalidArgument
-from ringdove.stores.fabric.wire import NodeAddress
+from ringdove.stores.fabric.wire import Login, NodeAddress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -87,6 +88,8 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
     order: list[str] = []
     #: Processes of the layout before: they go when others have what they hold.
     leaving: list[Member] = []
+    #: What processes ask of each other and of everybody else; empty: nothing.
+    password: str = ""
     #: Of a plan: the addresses of each server on the first and the second network.
     hosts: dict[str, list[str]] = {}
     #: Of a plan: where hosts keep data.
@@ -104,9 +107,14 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def login(self) -> Login:
+        """How to be let in."""
+        return Login(password=self.password)
+
+    @property
     def shape(self) -> Blueprint:
-        """The same without those that are leaving: all that a backup needs to know."""
-        return msgspec.structs.replace(self, leaving=[])
+        """The same without password and those that are leaving: all that a backup needs to know."""
+        return msgspec.structs.replace(self, leaving=[], password="")
 
     @property
     def stage(self) -> Blueprint:
@@ -123,7 +131,8 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
         """What a store connects to: one process of each server."""
         places = ",".join(str(self.on(name)[0].address) for name in self.rings.names)
         copies = self.rings.holders_count
-        return f"redis://{places}" + (f"?copies={copies}" if copies < COPIES_MAX else "")
+        secret = f":{quote(self.password, safe='')}@" if self.password else ""
+        return f"redis://{secret}{places}" + (f"?copies={copies}" if copies < COPIES_MAX else "")
 
     def on(self, server: str) -> list[Member]:
         """The processes of a server."""
@@ -203,6 +212,7 @@ def redis_conf(blueprint: Blueprint, member: Member, directory: str, logfile: st
         f"# {member.name}: {_purpose(blueprint, member)}. Written by Ringdove.",
         "",
         *_place(member, directory, logfile),
+        *_secrets(blueprint),
         "",
         "# What is acknowledged is on disk; nothing is ever evicted.",
         "appendonly yes",
@@ -228,7 +238,7 @@ def _place(member: Member, directory: str, logfile: str) -> Sequence[str]:
     return [
         f"bind {member.host}",
         f"port {member.port}",
-        # Redis refuses other hosts unless it has a password, which copies do not use here.
+        # Redis would refuse other hosts when it has no password.
         "protected-mode no",
         f"dir {_quoted(directory)}",
         f"logfile {_quoted(logfile)}",
@@ -236,6 +246,12 @@ def _place(member: Member, directory: str, logfile: str) -> Sequence[str]:
         "set-proc-title no",
         "tcp-backlog 128",
     ]
+
+
+def _secrets(blueprint: Blueprint) -> Sequence[str]:
+    if not blueprint.password:
+        return []
+    return [f"{name} {_quoted(blueprint.password)}" for name in ("requirepass", "masterauth")]
 
 
 def _replication(blueprint: Blueprint, member: Member) -> Sequence[str]:

@@ -94,22 +94,27 @@ class LocalCluster:
         self._record = record
 
     @classmethod
-    def make(cls, directory: Path, rings: Rings, tuning: Tuning) -> LocalCluster:
+    def make(
+        cls, directory: Path, rings: Rings, tuning: Tuning, password: str = ""
+    ) -> LocalCluster:
         """A new cluster in a directory that is empty or missing; nothing is started yet."""
         processes.redis_program()
         if directory.exists() and any(directory.iterdir()):
             raise InvalidArgument(f"Directory {directory} is not empty: name another.")
-        blueprint = lay_out(rings, tuning, _Places(sum(map(len, rings.placement()))))
+        places = _Places(sum(map(len, rings.placement())))
+        blueprint = msgspec.structs.replace(lay_out(rings, tuning, places), password=password)
         directory.mkdir(parents=True, exist_ok=True)
         cluster = cls(directory.absolute(), _Record(blueprint=blueprint, pids={}, stopped=True))
         cluster._save()
         return cluster
 
     @classmethod
-    def restore(cls, directory: Path, backup: Path, show: Show = ignore) -> LocalCluster:
+    def restore(
+        cls, directory: Path, backup: Path, show: Show = ignore, password: str = ""
+    ) -> LocalCluster:
         """A new cluster that runs and holds what a backup holds; `show` counts what is settled."""
         former, pictures = read_backup(backup)
-        cluster = cls.make(directory, former.rings, former.tuning)
+        cluster = cls.make(directory, former.rings, former.tuning, password)
         cluster.up()
         cluster.fill(pictures, show)
         return cluster
@@ -172,6 +177,7 @@ class LocalCluster:
     def _save(self) -> None:
         path = self.directory / "cluster.json"
         scratch = path.with_suffix(".new")
+        scratch.touch(mode=0o600)  # It may hold a password.
         scratch.write_bytes(msgspec.json.format(msgspec.json.encode(self._record)))
         scratch.replace(path)
 
@@ -265,10 +271,11 @@ class LocalCluster:
             place = self._place(member)
             place.mkdir(parents=True, exist_ok=True)
             conf = place / "redis.conf"
+            conf.touch(mode=0o600)
             conf.write_text(redis_conf(self.blueprint, member, str(place)))
             self._record.pids[member.name] = processes.start(program, conf).pid
             self._save()  # Whatever happens next, `down` finds it.
-        forming.await_answers(members, show, lambda: self._check_alive(members))
+        forming.await_answers(self.blueprint, members, show, lambda: self._check_alive(members))
         return strangers
 
     def _check_alive(self, members: Sequence[Member]) -> None:

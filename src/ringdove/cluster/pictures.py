@@ -12,26 +12,27 @@ is in it.
 from __future__ import annotations
 
 import os
-import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import hiredis
 
+from ringdove.cluster.asking import NO_LOGIN, connect, entrance
 from ringdove.cluster.forming import CATCH_UP_S, ignore, masters_of
 from ringdove.cluster.layout import encode_blueprint
 from ringdove.cluster.plan import read_plan
-from ringdove.cluster.views import look
+from ringdove.cluster.views import look_around
 from ringdove.errors import InvalidArgument, StoreUnavailable
 
 if TYPE_CHECKING:
+    import socket
     from pathlib import Path
     from typing import BinaryIO
 
     from ringdove.cluster.forming import Show
     from ringdove.cluster.layout import Blueprint
-    from ringdove.stores.fabric.wire import NodeAddress
+    from ringdove.stores.fabric.wire import Login, NodeAddress
 
 #: Pictures taken at the same time: each is a process of its own beside the master.
 _PARALLEL_MAX = 4
@@ -51,7 +52,7 @@ def back_up(blueprint: Blueprint, out: Path, show: Show = ignore) -> dict[str, i
     """Take a picture of every shard; the bytes of each. `show` is told how many are done."""
     if out.exists() and any(out.iterdir()):
         raise InvalidArgument(f"Directory {out} is not empty: name another.")
-    masters = masters_of(blueprint, look(member.address for member in blueprint.members))
+    masters = masters_of(blueprint, look_around(blueprint))
     unserved = [shard for shard, master in masters.items() if master is None]
     if unserved:
         raise StoreUnavailable(f"Nobody serves {', '.join(unserved)}: nothing was backed up.")
@@ -59,7 +60,9 @@ def back_up(blueprint: Blueprint, out: Path, show: Show = ignore) -> dict[str, i
     addresses = {shard: master.address for shard, master in masters.items() if master is not None}
     sizes: dict[str, int] = {}
     with ThreadPoolExecutor(_PARALLEL_MAX) as pool:
-        taken = pool.map(lambda item: take(item[1], out / f"{item[0]}.rdb"), addresses.items())
+        taken = pool.map(
+            lambda shard: take(addresses[shard], out / f"{shard}.rdb", blueprint.login), addresses
+        )
         for shard, size in zip(addresses, taken, strict=True):
             sizes[shard] = size
             show(len(sizes))
@@ -79,14 +82,14 @@ def read_backup(directory: Path) -> tuple[Blueprint, dict[str, Path]]:
     return blueprint, pictures
 
 
-def take(address: NodeAddress, path: Path) -> int:
+def take(address: NodeAddress, path: Path, login: Login = NO_LOGIN) -> int:
     """Have a process send a picture of what it holds into a file; its bytes."""
     try:
         with (
-            socket.create_connection(address, _SILENCE_S) as connection,
+            connect(address, login, _SILENCE_S) as connection,
             path.open("wb") as file,
         ):
-            size = _Picture(connection).into(file)
+            size = _Picture(connection).into(file, login)
             os.fsync(file.fileno())
     except OSError as error:
         raise StoreUnavailable(f"Redis at {address} sent no picture: {error}.") from error
@@ -101,8 +104,10 @@ class _Picture:
         self._buffer = b""
         self._deadline_s = time.monotonic() + CATCH_UP_S
 
-    def into(self, file: BinaryIO) -> int:
+    def into(self, file: BinaryIO, login: Login) -> int:
         """Ask for the picture and write it to a file; its bytes."""
+        for command in entrance(login):
+            self._ask(*command)
         self._ask("REPLCONF", "capa", "eof")
         self._ask("REPLCONF", "rdb-only", "1")
         head = self._ask("SYNC")
@@ -110,7 +115,7 @@ class _Picture:
             return self._until_mark(head.removeprefix(b"$EOF:"), file)
         return self._bytes(int(head.removeprefix(b"$")), file)
 
-    def _ask(self, *words: str) -> bytes:
+    def _ask(self, *words: str | int) -> bytes:
         """Send a command; the first line of the reply, which must be no error."""
         self._connection.sendall(_pack(words))
         line = self._line()

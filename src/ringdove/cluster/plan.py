@@ -69,8 +69,9 @@ had then. To restore: copy the pictures of one day from all hosts into one direc
 ringdove-redis@SHARD on all hosts, run /etc/ringdove-redis/restore.sh DIRECTORY on each, start them.
 On this machine 'ringdove cluster restore' makes a cluster of such a directory with its plan.json.
 
-These Redis processes have no password: let nobody but the hosts above and the Ringdove servers
-reach their ports ($ports, and the same plus $bus for the cluster's own talk).
+$secret
+Let nobody but the hosts above and the Ringdove servers reach the ports of these processes ($ports,
+and the same plus $bus for the cluster's own talk, which asks for no password). They do not encrypt.
 $names
 Failures:
 
@@ -88,6 +89,9 @@ _RETIRE = Template("""
 $retire
 """)
 
+_GUARDED = "The URL above and other files here hold a password: keep them to yourself."
+_UNGUARDED = "These processes have no password."
+
 _NAMES = """
 Hosts are given by name here. Each must find its own name at an address that the others reach:
 a line '127.0.1.1 HOST' in /etc/hosts, which Debian writes, makes Redis listen where nobody comes.
@@ -101,6 +105,7 @@ def make_plan(
     second_hosts: Sequence[str] = (),
     port: int = PORT_DEFAULT,
     data: str = DATA_DEFAULT,
+    password: str = "",
 ) -> Blueprint:
     """The blueprint for hosts; ring 2 may have addresses of its own, on a second network."""
     _check_hosts(rings, hosts, second_hosts)
@@ -116,7 +121,7 @@ def make_plan(
         for name, first, second in zip(rings.names, hosts, second_hosts or hosts, strict=True)
     }
     found = lay_out(rings, tuning, _Places(by_server, port))
-    return msgspec.structs.replace(found, hosts=by_server, data=data)
+    return msgspec.structs.replace(found, hosts=by_server, data=data, password=password)
 
 
 def add_host(former: Blueprint, host: str, second_host: str = "") -> Blueprint:
@@ -225,8 +230,9 @@ def write_plan(blueprint: Blueprint, out: Path) -> list[Path]:
     for name, text in files.items():
         path = out / name
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)  # Some of them hold a password.
         path.write_text(text)
-        path.chmod(0o755 if name.endswith(".sh") else 0o644)
+        path.chmod(0o700 if name.endswith(".sh") else 0o600)
     return [out / name for name in files]
 
 
@@ -265,6 +271,7 @@ def _readme(blueprint: Blueprint, out: Path) -> str:
         bus=_BUS_PORTS,
         install="\n".join(_run(out, host, "install.sh") for host in hosts),
         retire=_retire(blueprint, out),
+        secret=_GUARDED if blueprint.password else _UNGUARDED,
         kept=BACKUPS_KEPT,
         data=blueprint.data,
         names="" if all(map(is_address, hosts)) else _NAMES,

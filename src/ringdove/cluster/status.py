@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
+from ringdove.cluster.asking import NO_LOGIN
 from ringdove.cluster.forming import masters_of
-from ringdove.cluster.views import look
+from ringdove.cluster.views import look, look_around
 from ringdove.core.ring import RINGS, SLOTS
 from ringdove.errors import StoreUnavailable
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from ringdove.cluster.layout import Blueprint, Member
     from ringdove.cluster.views import Node, View
-    from ringdove.stores.fabric.wire import NodeAddress
+    from ringdove.stores.fabric.wire import Login, NodeAddress
 
     Views = Mapping[NodeAddress, View | None]
 
@@ -91,7 +92,7 @@ def look_at(blueprint: Blueprint, paused: Collection[str] = ()) -> ClusterStatus
     """Ask every process; those that are known to be paused are not waited for."""
     asked = [member for member in blueprint.members if member.name not in paused]
     views: dict[NodeAddress, View | None] = {m.address: None for m in blueprint.members}
-    views |= look(member.address for member in asked)
+    views |= look_around(blueprint, asked)
     masters = masters_of(blueprint, views)
     members = [_member(m, masters[m.shard], views, paused) for m in blueprint.members]
     shards = [_shard(blueprint, name, members) for name in blueprint.shards]
@@ -258,9 +259,9 @@ class ForeignShard(NamedTuple):
     down: bool
 
 
-def look_at_foreign(seeds: Sequence[NodeAddress]) -> list[ForeignShard]:
+def look_at_foreign(seeds: Sequence[NodeAddress], login: Login = NO_LOGIN) -> list[ForeignShard]:
     """The masters of any Redis cluster, as the first of its nodes that answers sees them."""
-    views = look(seeds)
+    views = look(seeds, login)
     view = next((found for seed in seeds if (found := views[seed]) is not None), None)
     if view is None:
         raise StoreUnavailable(f"No node answers at {', '.join(map(str, seeds))}.")

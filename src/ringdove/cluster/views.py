@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringdove.cluster.asking import ANSWER_S, ask_each
+from ringdove.cluster.asking import NO_LOGIN, ask_each
 from ringdove.errors import StoreUnavailable
 from ringdove.stores.fabric.wire import NodeAddress, NodeLost, ReplyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from ringdove.cluster.layout import Blueprint, Member
+    from ringdove.stores.fabric.wire import Login
 
 _QUESTIONS = (("CLUSTER", "NODES"), ("CLUSTER", "INFO"), ("INFO", "replication"))
 
@@ -60,11 +63,19 @@ class View(NamedTuple):
         return len(self.nodes) == 1 and not self.me.slots
 
 
+def look_around(
+    blueprint: Blueprint, members: Iterable[Member] | None = None
+) -> dict[NodeAddress, View | None]:
+    """What the processes of a cluster say, all or those given; see `look`."""
+    chosen = blueprint.members if members is None else members
+    return look((member.address for member in chosen), blueprint.login)
+
+
 def look(
-    addresses: Iterable[NodeAddress], timeout_s: float = ANSWER_S
+    addresses: Iterable[NodeAddress], login: Login = NO_LOGIN
 ) -> dict[NodeAddress, View | None]:
     """What each process says; None for one that does not answer, or is still loading its data."""
-    answers = ask_each(dict.fromkeys(addresses, _QUESTIONS), timeout_s)
+    answers = ask_each(dict.fromkeys(addresses, _QUESTIONS), login)
     return {address: _view(address, answer) for address, answer in answers.items()}
 
 
