@@ -6,11 +6,12 @@ Everything here may be repeated: what is done already is left as it is.
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringdove.cluster.asking import ask_each, demand
+from ringdove.cluster.asking import ask, ask_each, demand
 from ringdove.cluster.views import look_around
 from ringdove.errors import StoreUnavailable
 from ringdove.stores.fabric.wire import NodeAddress, NodeLost, ReplyError
@@ -39,6 +40,9 @@ _NO_MAJORITY_S = 4.0
 #: Seconds between two looks at processes that are to change, and before a hand-over that did not
 #: happen is asked for again (Redis gives up after five).
 _LOOK_S, _ASK_AGAIN_S = 0.1, 6.0
+
+#: The least seconds that a copy rests between two elections, in Redis.
+_REST_S_MIN = 4.0
 
 
 class Handed(NamedTuple):
@@ -378,8 +382,6 @@ def hand_back(blueprint: Blueprint, server: str | None = None) -> list[Handed]:
     """Move masters to the first process in ring order that runs, or only those of one server.
 
     Redis does it without losing anything: the old master stops writing until the new one has all.
-    A copy that stood for election in the last four node timeouts lets it wait that long; processes
-    of a server that has just returned did not.
     """
     return _hand(blueprint, only_to=server)
 
@@ -419,12 +421,34 @@ def _fail_over(blueprint: Blueprint, target: Member) -> None:
         views = look_around(blueprint, blueprint.holding(target.shard))
         if master_of(blueprint, target.shard, views) == target:
             return True
-        if time.monotonic() - asked_s >= _ASK_AGAIN_S:
-            with contextlib.suppress(ReplyError, NodeLost):
+        with contextlib.suppress(ReplyError, NodeLost):
+            if time.monotonic() - asked_s >= _ASK_AGAIN_S and not _stood_lately(blueprint, target):
                 demand(target.address, "CLUSTER", "FAILOVER", login=blueprint.login)
                 asked_s = time.monotonic()
         return False
 
-    # One that stood for election lately is refused for four node timeouts.
-    patience_s = FORM_S + 4 * blueprint.tuning.node_timeout_ms / 1000
+    patience_s = FORM_S + _rest_s(blueprint)
     wait_until(serves, patience_s, lambda: f"{target.name} did not become master of {target.shard}")
+
+
+def _rest_s(blueprint: Blueprint) -> float:
+    """Seconds for which a copy that stood for election does not stand again."""
+    return max(_REST_S_MIN, 4 * blueprint.tuning.node_timeout_ms / 1000)
+
+
+def _stood_lately(blueprint: Blueprint, copy: Member) -> bool:
+    """Whether a copy may have stood for election too short a time ago to do so again.
+
+    To ask it nevertheless would stop its master for five seconds, in vain. It does not say when it
+    stood, but follows its master since a later moment.
+    """
+    answers = ask(
+        copy.address,
+        ("CLUSTER", "INFO"),
+        ("CLIENT", "LIST", "TYPE", "master"),
+        login=blueprint.login,
+    )
+    info, masters = (answer.decode() if isinstance(answer, bytes) else "" for answer in answers)
+    stood = re.search(r"^cluster_stats_messages_auth-req_sent:[1-9]", info, re.MULTILINE)
+    age_s = re.search(r" age=(\d+) ", masters)
+    return stood is not None and (age_s is None or int(age_s[1]) <= _rest_s(blueprint))
