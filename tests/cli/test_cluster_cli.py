@@ -222,6 +222,10 @@ def test_create_and_status_of_a_plan_that_does_not_run(sh):
     sh("cluster", "plan", "--hosts", "127.0.0.1", "--port", "1024", "--out", "plan")
     sh("cluster", "create", "--plan", "plan", code=EXIT_STORE)
     assert "2 of 2 Redis processes do not answer: A/A1 (127.0.0.1:1024)" in sh.err
+    sh("cluster", "hand-over", "127.0.0.1", "--plan", "plan", code=EXIT_STORE)
+    assert "No other server has a copy in sync of A1, A2: do not restart A now" in sh.err
+    sh("cluster", "hand-over", "b", "--plan", "plan", code=EXIT_REFUSED)
+    assert "There is no host 'b' in the plan; it has 127.0.0.1." in sh.err
     [status] = sh.json("cluster", "status", "--plan", "plan", code=EXIT_STORE)
     assert status["servers"] == {"A": "down"}
 

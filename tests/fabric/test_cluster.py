@@ -21,7 +21,6 @@ from ringdove.cluster.views import look_around
 from ringdove.core.ring import SLOTS, Rings
 from ringdove.errors import InvalidArgument, StoreUnavailable
 from ringdove.stores.fabric.url import parse_url
-from ringdove.stores.fabric.wire import Login
 
 HOME = {"A1": "A", "A2": "A", "B1": "B", "B2": "B", "C1": "C", "C2": "C"}
 
@@ -207,22 +206,6 @@ def test_what_was_sent_is_there_after_down_and_up(cluster, queue):
     assert cluster.status().ok
 
 
-def test_without_the_password_nobody_gets_in(tmp_path):
-    with running(tmp_path / "data", Rings(2, 2), "pass:word") as cluster:
-        assert cluster.status().ok
-        assert cluster.url.startswith("redis://:pass%3Aword@127.0.0.1:")
-        with ringdove.connect(cluster.url) as connection:
-            connection.create_queue("q", copies=2).send("x")
-        place = parse_url(cluster.url)
-        assert slots_missing(look_at_foreign(place.nodes, place.login)) == 0
-        with pytest.raises(StoreUnavailable, match="is no node of a cluster: NOAUTH"):
-            look_at_foreign(place.nodes)
-        with pytest.raises(StoreUnavailable, match="does not let us in: WRONGPASS"):
-            look_at_foreign(place.nodes, Login(password="wrong"))
-        for path in (cluster.directory / "cluster.json", cluster.directory / "A/A1/redis.conf"):
-            assert path.stat().st_mode & 0o777 == 0o600
-
-
 # -- starting -----------------------------------------------------------------------------------
 
 
@@ -327,6 +310,8 @@ def test_a_plan_is_started_by_its_scripts_formed_and_mended(planned):
     status = look_at(blueprint)
     assert status.ok
     assert {shard.shard: shard.master for shard in status.shards} == HOME
+    assert {move.shard for move in forming.vacate(blueprint, "C")} == {"C1", "C2"}
+    assert "C" not in {shard.master for shard in look_at(blueprint).shards}
 
 
 def test_processes_of_another_cluster_are_not_taken(cluster):

@@ -15,10 +15,12 @@ from ringdove.cluster import forming, processes
 from ringdove.cluster.local import LocalCluster
 from ringdove.cluster.pictures import back_up, take
 from ringdove.cluster.plan import make_plan, write_plan
+from ringdove.cluster.status import look_at_foreign, slots_missing
 from ringdove.cluster.views import look_around
 from ringdove.core.ring import Rings
 from ringdove.errors import InvalidArgument, StoreUnavailable
-from ringdove.stores.fabric.wire import NodeAddress
+from ringdove.stores.fabric.url import parse_url
+from ringdove.stores.fabric.wire import Login, NodeAddress
 
 
 def test_a_cluster_made_from_a_backup_has_every_message_and_what_was_leased_comes_again(tmp_path):
@@ -40,6 +42,7 @@ def test_a_cluster_made_from_a_backup_has_every_message_and_what_was_leased_come
         send(queue, 1000, 10)
         with pytest.raises(InvalidArgument, match="is not empty"):
             back_up(old.blueprint, tmp_path / "backup")
+        check_guarded(old)
     shutil.rmtree(tmp_path / "old")
     with pytest.raises(StoreUnavailable, match="Nobody serves A1, A2, B1, B2: nothing was backed"):
         back_up(old.blueprint, tmp_path / "other")
@@ -57,6 +60,21 @@ def test_a_cluster_made_from_a_backup_has_every_message_and_what_was_leased_come
             assert send(queue, 2000, 10) == drain(queue)
     finally:
         processes.kill(new.running())
+
+
+def check_guarded(cluster):
+    """Nobody gets in without the password, or reads it in a file."""
+    assert cluster.url.startswith("redis://:old%2Fsecret@127.0.0.1:")
+    place = parse_url(cluster.url)
+    assert slots_missing(look_at_foreign(place.nodes, place.login)) == 0
+    with pytest.raises(StoreUnavailable, match="is no node of a cluster: NOAUTH"):
+        look_at_foreign(place.nodes)
+    with pytest.raises(StoreUnavailable, match="does not let us in: WRONGPASS"):
+        look_at_foreign(place.nodes, Login(password="wrong"))
+    with pytest.raises(StoreUnavailable, match="sent no picture: it answered '-NOAUTH"):
+        take(place.nodes[0], cluster.directory / "picture")
+    for path in (cluster.directory / "cluster.json", cluster.directory / "A/A1/redis.conf"):
+        assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_backup_that_is_not_whole_is_refused(tmp_path):

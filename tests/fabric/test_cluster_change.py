@@ -13,7 +13,6 @@ from ringdove.cluster import converging, local
 from ringdove.cluster.asking import demand
 from ringdove.cluster.converging import converge
 from ringdove.cluster.layout import Blueprint, decode_blueprint
-from ringdove.cluster.local import LocalCluster
 from ringdove.cluster.plan import (
     add_host,
     make_plan,
@@ -76,7 +75,7 @@ def test_a_server_is_added_and_another_removed_under_load_and_nothing_is_lost(tm
         assert traffic.lost() == set()
 
 
-def test_an_interrupted_addition_is_finished_when_said_again(tmp_path, monkeypatch):
+def test_an_interrupted_change_is_finished_when_said_again_or_started_again(tmp_path, monkeypatch):
     with (
         running(tmp_path / "data", Rings(2, 2).on([0])) as cluster,
         ringdove.connect(cluster.url) as connection,
@@ -89,9 +88,12 @@ def test_an_interrupted_addition_is_finished_when_said_again(tmp_path, monkeypat
             with monkeypatch.context() as patched:
                 patched.setattr(module, step, interrupt)
                 with pytest.raises(KeyboardInterrupt):
-                    LocalCluster.open(cluster.directory).add()
+                    cluster.add()
         assert cluster.status().servers.keys() == {"A", "B"}
-        assert LocalCluster.open(cluster.directory).add().server == "B"
+        with pytest.raises(StoreUnavailable, match="finish it first, with 'ringdove cluster add "):
+            cluster.restart("A")
+        cluster.down()
+        cluster.up()
         assert cluster.status().ok
         assert known(cluster.blueprint) == {8}
         assert masters(cluster) == {"A1": "A", "A2": "A", "B1": "B", "B2": "B"}

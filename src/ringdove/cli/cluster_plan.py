@@ -216,16 +216,17 @@ def hand_over(host: str, *, plan: Path, json: JsonFlag = False) -> None:
     json
         Print JSON.
     """
-    from ringdove.cluster import forming
+    from ringdove.cluster.forming import vacate
     from ringdove.cluster.plan import read_plan, server_on
 
     blueprint = read_plan(plan)
     with progress("handing masters over"):
-        handed = forming.hand_over(blueprint, server_on(blueprint, host))
+        handed = vacate(blueprint, server_on(blueprint, host))
     if json:
         emit_json({"host": host, "handed": handed_json(handed)})
     else:
         say_handed(handed)
+        say(f"Now restart the units on {host}; 'ringdove cluster create --plan {plan}' hands back.")
 
 
 # -- what the commands share --------------------------------------------------------------------

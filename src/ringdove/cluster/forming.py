@@ -391,6 +391,21 @@ def hand_over(blueprint: Blueprint, server: str) -> list[Handed]:
     return _hand(blueprint, away_from=server)
 
 
+def vacate(blueprint: Blueprint, server: str) -> list[Handed]:
+    """Move all masters of a server to others; raises when some have to stay."""
+    handed = hand_over(blueprint, server)
+    masters = masters_of(blueprint, look_around(blueprint))
+    staying = [
+        shard for shard, master in masters.items() if master is None or master.server == server
+    ]
+    if staying:
+        raise StoreUnavailable(
+            f"No other server has a copy in sync of {', '.join(staying)}: do not restart {server} "
+            "now, it would interrupt them."
+        )
+    return handed
+
+
 def _hand(
     blueprint: Blueprint, *, away_from: str | None = None, only_to: str | None = None
 ) -> list[Handed]:

@@ -45,13 +45,13 @@ conf=$$(cd "$$(dirname "$$0")" && pwd)/$$shard.conf
 data=$data/$$shard
 server=$$(command -v redis-server || command -v valkey-server)
 cli=$$(command -v redis-cli || command -v valkey-cli)
-REDISCLI_AUTH=$$(sed -n 's/^requirepass "\\(.*\\)"/\\1/p' "$$conf")
-export REDISCLI_AUTH
 
 case $$shard in
 $peers
 *) echo "start.sh: this host holds no shard $$shard" >&2; exit 2 ;;
 esac
+REDISCLI_AUTH=$$(sed -n 's/^requirepass "\\(.*\\)"/\\1/p' "$$conf")
+export REDISCLI_AUTH
 
 was_master() { grep -qs 'myself,master' "$$data/nodes.conf"; }
 has_log() { ls "$$data"/appendonlydir/*.manifest >/dev/null 2>&1; }

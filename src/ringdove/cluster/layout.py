@@ -312,7 +312,8 @@ def decode_blueprint(data: bytes, where: str) -> Blueprint:
     """A blueprint from its JSON."""
     try:
         found = msgspec.json.decode(data, type=Blueprint)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        _ = found.rings
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
         raise InvalidArgument(f"{where} does not describe a cluster: {error}.") from error
     if not 1 <= found.version <= BLUEPRINT_VERSION:
         raise InvalidArgument(

@@ -64,8 +64,14 @@ class _Record(msgspec.Struct, kw_only=True):
     formed: bool = False
     #: Whether `down` was the last that was said.
     stopped: bool = False
-    #: The change of servers that is under way: "add F" or "remove B".
-    change: str = ""
+    #: The server that is being added or removed.
+    adding: str = ""
+    removing: str = ""
+
+    @property
+    def change(self) -> str:
+        """What was said to begin the change of servers that is under way."""
+        return "add" if self.adding else f"remove {self.removing}" if self.removing else ""
 
 
 class Returned(NamedTuple):
@@ -197,6 +203,8 @@ class LocalCluster:
     def up(self, show_started: Show = ignore, show_settled: Show = ignore) -> None:
         """Start all processes and make them one cluster, or what it was before `down`.
 
+        A change of servers that was interrupted is finished.
+
         When that fails, or is interrupted, what was started is ended, and what never was a cluster
         is removed: the next attempt takes other ports.
         """
@@ -209,7 +217,9 @@ class LocalCluster:
             self._record.stopped = False
             try:
                 strangers = self._start(self.blueprint.members, show_started)
-                if self._record.formed:
+                if self._record.change:
+                    self._finish_change(show_settled)
+                elif self._record.formed:
                     self._put_in_place(strangers)
                     forming.await_settled(self.blueprint, show=show_settled)
                     forming.hand_back(self.blueprint)
@@ -319,6 +329,7 @@ class LocalCluster:
         """Let the processes of a server go on, and give it its masters back."""
         members = self._members(server)
         processes.send_signal(self.running(members), signal.SIGCONT)
+        self._check_unchanging()
         alive = [m for m in members if processes.is_alive(self._running(m))]
         forming.await_settled(self.blueprint, alive)
         return Returned([], [], forming.hand_back(self.blueprint, server) if hand_back else [])
@@ -341,6 +352,7 @@ class LocalCluster:
         last second may be missing, and copies that have it lose it to the master that does not.
         """
         with self._alone():
+            self._check_unchanging()
             members = self.blueprint.on(server)
             if self.running(members):
                 forming.hand_over(self.blueprint, server)
@@ -369,6 +381,14 @@ class LocalCluster:
             show(done)
         return handed
 
+    def _check_unchanging(self) -> None:
+        """Refuse what would wait for processes that are leaving."""
+        if self._record.change:
+            raise StoreUnavailable(
+                "A change of servers was interrupted: finish it first, with 'ringdove cluster "
+                f"{self._record.change} --dir {self.directory}'."
+            )
+
     def _check_up(self, servers: Iterable[str]) -> None:
         """Refuse what needs servers of which some are down."""
         for server in servers:
@@ -384,29 +404,28 @@ class LocalCluster:
         An addition that was interrupted is finished instead.
         """
         with self._alone():
-            if not self._record.change.startswith("add "):
+            if not self._record.adding:
                 self._finish_change(ignore)
                 rings = self.blueprint.rings.added()
-                self._begin_change(f"add {rings.names[-1]}", rings)
+                self._begin_change(rings, adding=rings.names[-1])
             return self._finish_change(show)
 
     def remove(self, server: str, show: Show = ignore) -> Changed:
         """Remove a server: others take what it holds before it ends. It may be down already."""
         with self._alone():
-            if self._record.change != f"remove {server}":
+            if self._record.removing != server:
                 self._finish_change(ignore)
                 self.blueprint.on(server)
                 rings = self.blueprint.rings.removed(server_number(server))
-                self._begin_change(f"remove {server}", rings)
+                self._begin_change(rings, removing=server)
             return self._finish_change(show)
 
-    def _begin_change(self, change: str, rings: Rings) -> None:
+    def _begin_change(self, rings: Rings, *, adding: str = "", removing: str = "") -> None:
         """Write down what is to be, unless somebody is missing who must help."""
-        changing = change.partition(" ")[2]
-        self._check_up(name for name in self.blueprint.rings.names if name != changing)
+        self._check_up(name for name in self.blueprint.rings.names if name != removing)
         count = sum(map(len, rings.placement()))
         self._record.blueprint = rearrange(self._record.blueprint, rings, _Places(count))
-        self._record.change = change
+        self._record.adding, self._record.removing = adding, removing
         self._save()
 
     def _finish_change(self, show: Show) -> Changed:
@@ -418,9 +437,9 @@ class LocalCluster:
         self._start(new)
         done = converge(target, show)
         ended = self._dismiss(target.leaving)
-        server = self._record.change.partition(" ")[2]
+        server = self._record.adding or self._record.removing
         self._record.blueprint = msgspec.structs.replace(target, leaving=[])
-        self._record.change = ""
+        self._record.adding = self._record.removing = ""
         self._save()
         return Changed(server, [member.name for member in new], done.handed, ended)
 
