@@ -37,6 +37,9 @@ _ELECTION_S = 6.0
 #: Without a majority nothing gets better by itself; a moment is given to those just started.
 _NO_MAJORITY_S = 4.0
 
+#: Seconds of silence after which a process that is waited for has ended.
+_GONE_S = 15.0
+
 #: Seconds between two looks at processes that are to change, and before a hand-over that did not
 #: happen is asked for again (Redis gives up after five).
 _LOOK_S, _ASK_AGAIN_S = 0.1, 6.0
@@ -95,16 +98,21 @@ def await_settled(
 ) -> None:
     """Wait until processes (all, or those given) have their place and copies are in sync.
 
-    Raises sooner when nobody serves one of their shards and nobody comes to.
+    Raises sooner when nobody serves one of their shards and nobody comes to, or one has ended.
     """
     awaited = blueprint.members if members is None else members
     shards = {member.shard for member in awaited}
     missing: list[str] = []
-    served_s = time.monotonic()
+    served_s = alive_s = time.monotonic()
 
     def settled() -> bool:
-        nonlocal served_s
+        nonlocal served_s, alive_s
         views = look_around(blueprint)
+        silent = [member for member in awaited if views[member.address] is None]
+        if not (gone := _gone(blueprint, silent)):
+            alive_s = time.monotonic()
+        elif time.monotonic() - alive_s > _GONE_S:
+            raise StoreUnavailable(f"{', '.join(gone)} no longer answer.")
         missing[:] = [m.name for m in awaited if not _in_place(blueprint, m, views)]
         show(len(awaited) - len(missing))
         unserved = _unserved(blueprint, shards, views)
@@ -115,6 +123,13 @@ def await_settled(
         return not missing
 
     wait_until(settled, timeout_s, lambda: f"{', '.join(missing)} did not come into sync")
+
+
+def _gone(blueprint: Blueprint, members: Iterable[Member]) -> list[str]:
+    """Those of some processes that do not even say that they are busy loading their data."""
+    names = {member.address: member.name for member in members}
+    answers = ask_each({address: [("PING",)] for address in names}, blueprint.login)
+    return [names[address] for address, reply in answers.items() if isinstance(reply, NodeLost)]
 
 
 def take_over_s(blueprint: Blueprint) -> float:
