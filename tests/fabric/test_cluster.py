@@ -13,11 +13,11 @@ import ringdove
 from fabric.clusters import TUNING, Host, drain, free_base, insist, masters, running, send, until
 from ringdove.cluster import forming, processes
 from ringdove.cluster.asking import ask, demand
+from ringdove.cluster.forming import look_around
 from ringdove.cluster.layout import Tuning, redis_conf
 from ringdove.cluster.local import LocalCluster
 from ringdove.cluster.plan import make_plan, read_plan, write_plan
 from ringdove.cluster.status import look_at, look_at_foreign, slots_missing
-from ringdove.cluster.views import look_around
 from ringdove.core.ring import SLOTS, Rings
 from ringdove.errors import InvalidArgument, StoreUnavailable
 from ringdove.stores.fabric.url import parse_url

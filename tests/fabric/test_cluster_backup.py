@@ -12,11 +12,11 @@ import pytest
 import ringdove
 from fabric.clusters import TUNING, Host, drain, free_base, running, send, until
 from ringdove.cluster import forming, processes
+from ringdove.cluster.forming import look_around
 from ringdove.cluster.local import LocalCluster
 from ringdove.cluster.pictures import back_up, take
 from ringdove.cluster.plan import make_plan, write_plan
 from ringdove.cluster.status import look_at_foreign, slots_missing
-from ringdove.cluster.views import look_around
 from ringdove.core.ring import Rings
 from ringdove.errors import InvalidArgument, StoreUnavailable
 from ringdove.stores.fabric.url import parse_url

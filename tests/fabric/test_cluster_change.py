@@ -12,6 +12,7 @@ from fabric.clusters import TUNING, Host, Traffic, drain, free_base, masters, ru
 from ringdove.cluster import converging, local
 from ringdove.cluster.asking import demand
 from ringdove.cluster.converging import converge
+from ringdove.cluster.forming import look_around
 from ringdove.cluster.layout import Blueprint, decode_blueprint
 from ringdove.cluster.plan import (
     add_host,
@@ -22,7 +23,6 @@ from ringdove.cluster.plan import (
     write_plan,
 )
 from ringdove.cluster.status import look_at
-from ringdove.cluster.views import look_around
 from ringdove.core.ring import Rings
 from ringdove.errors import InvalidArgument, StoreUnavailable
 

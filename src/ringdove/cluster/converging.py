@@ -27,11 +27,11 @@ from ringdove.cluster.forming import (
     form,
     hand_back,
     ignore,
+    look_around,
     master_of,
     wait_until,
 )
 from ringdove.cluster.layout import copies_settings
-from ringdove.cluster.views import look_around
 from ringdove.errors import StoreUnavailable
 from ringdove.stores.fabric.wire import ReplyError
 

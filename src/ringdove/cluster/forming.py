@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringdove.cluster.asking import ask, ask_each, demand
-from ringdove.cluster.views import look_around
+from ringdove.cluster.views import look
 from ringdove.errors import StoreUnavailable
 from ringdove.stores.fabric.wire import NodeAddress, NodeLost, ReplyError
 
@@ -60,7 +60,15 @@ def ignore(_done: int) -> None:
     """Show nothing."""
 
 
-# -- waiting ------------------------------------------------------------------------------------
+# -- looking and waiting ------------------------------------------------------------------------
+
+
+def look_around(
+    blueprint: Blueprint, members: Iterable[Member] | None = None
+) -> dict[NodeAddress, View | None]:
+    """What the processes of a cluster say, all or those given; see `look`."""
+    chosen = blueprint.members if members is None else members
+    return look((member.address for member in chosen), blueprint.login)
 
 
 def wait_until(

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
     from ringdove.core.ring import Process, Shard
 
+    #: The host of a process, by server and ring; and its port and that of the cluster's own talk,
+    #: by server, ring and rank.
+    Hosts = Callable[[int, int], str]
+    Ports = Callable[[int, int, int], tuple[int, int]]
+
 #: The version of the JSON form of a blueprint. Version 1 had one order and nobody
 #: leaving.
 BLUEPRINT_VERSION = 2
@@ -148,25 +153,23 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
         return sorted(found, key=lambda member: member.rank)
 
 
-def lay_out(
-    rings: Rings, tuning: Tuning, place: Callable[[Process], tuple[str, int, int]]
-) -> Blueprint:
-    """The blueprint of a new cluster: where each process is to be."""
+def lay_out(rings: Rings, tuning: Tuning, hosts: Hosts, ports: Ports) -> Blueprint:
+    """The blueprint of a new cluster."""
     check_tuning(tuning)
     return Blueprint(
         servers=rings.servers,
         copies=rings.copies,
         counter_rotating=rings.counter_rotating,
         tuning=tuning,
-        members=[_member(process, place) for server in rings.placement() for process in server],
+        members=[
+            _member(process, hosts, ports) for server in rings.placement() for process in server
+        ],
         order=rings.names,
     )
 
 
-def rearrange(
-    former: Blueprint, rings: Rings, place: Callable[[Process], tuple[str, int, int]]
-) -> Blueprint:
-    """The blueprint of a cluster whose servers change; `place` says where new processes are to be.
+def rearrange(former: Blueprint, rings: Rings, hosts: Hosts, ports: Ports) -> Blueprint:
+    """The blueprint of a cluster whose servers change; hosts and ports are for new processes.
 
     What holds a shard on a server now and will do so stays. The others are leaving.
     """
@@ -176,7 +179,9 @@ def rearrange(
         name = f"{server_name(process.server)}/{process.shard.name}"
         found = known.pop(name, None)
         members.append(
-            msgspec.structs.replace(found, rank=process.rank) if found else _member(process, place)
+            msgspec.structs.replace(found, rank=process.rank)
+            if found
+            else _member(process, hosts, ports)
         )
     leaving = [msgspec.structs.replace(member, rank=COPIES_MAX) for member in known.values()]
     return msgspec.structs.replace(
@@ -188,8 +193,10 @@ def rearrange(
     )
 
 
-def _member(process: Process, place: Callable[[Process], tuple[str, int, int]]) -> Member:
-    return Member(server_name(process.server), process.shard.name, process.rank, *place(process))
+def _member(process: Process, hosts: Hosts, ports: Ports) -> Member:
+    server, shard, rank = process
+    host = hosts(server, shard.ring)
+    return Member(server_name(server), shard.name, rank, host, *ports(server, shard.ring, rank))
 
 
 def check_tuning(tuning: Tuning) -> None:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ringdove.cluster.forming import Show
-    from ringdove.core.ring import Process, Rings
+    from ringdove.core.ring import Rings
 
 HOST = "127.0.0.1"
 
@@ -107,8 +107,8 @@ class LocalCluster:
         processes.redis_program()
         if directory.exists() and any(directory.iterdir()):
             raise InvalidArgument(f"Directory {directory} is not empty: name another.")
-        places = _Places(sum(map(len, rings.placement())))
-        blueprint = msgspec.structs.replace(lay_out(rings, tuning, places), password=password)
+        blueprint = lay_out(rings, tuning, _host, _Ports(rings))
+        blueprint = msgspec.structs.replace(blueprint, password=password)
         directory.mkdir(parents=True, exist_ok=True)
         cluster = cls(directory.absolute(), _Record(blueprint=blueprint, pids={}, stopped=True))
         cluster._save()
@@ -423,8 +423,7 @@ class LocalCluster:
     def _begin_change(self, rings: Rings, *, adding: str = "", removing: str = "") -> None:
         """Write down what is to be, unless somebody is missing who must help."""
         self._check_up(name for name in self.blueprint.rings.names if name != removing)
-        count = sum(map(len, rings.placement()))
-        self._record.blueprint = rearrange(self._record.blueprint, rings, _Places(count))
+        self._record.blueprint = rearrange(self._record.blueprint, rings, _host, _Ports(rings))
         self._record.adding, self._record.removing = adding, removing
         self._save()
 
@@ -472,14 +471,19 @@ class LocalCluster:
         forming.join_as_copies(self.blueprint, strangers)
 
 
-class _Places:
-    """Where new processes are to be: on this machine, at ports that are free."""
+def _host(_server: int, _ring: int) -> str:
+    return HOST
 
-    def __init__(self, count: int) -> None:
-        self._ports = iter(processes.free_ports(2 * count, HOST))
 
-    def __call__(self, _process: Process) -> tuple[str, int, int]:
-        return HOST, next(self._ports), next(self._ports)
+class _Ports:
+    """Free ports for all processes of a layout."""
+
+    def __init__(self, rings: Rings) -> None:
+        count = sum(map(len, rings.placement()))
+        self._free = iter(processes.free_ports(2 * count, HOST))
+
+    def __call__(self, _server: int, _ring: int, _rank: int) -> tuple[int, int]:
+        return next(self._free), next(self._free)
 
 
 def _read(directory: Path) -> _Record:

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any
 import hiredis
 
 from ringdove.cluster.asking import NO_LOGIN, connect, entrance
-from ringdove.cluster.forming import CATCH_UP_S, ignore, masters_of
+from ringdove.cluster.forming import CATCH_UP_S, ignore, look_around, masters_of
 from ringdove.cluster.layout import encode_blueprint
 from ringdove.cluster.plan import read_plan
-from ringdove.cluster.views import look_around
 from ringdove.errors import InvalidArgument, StoreUnavailable
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ringdove.cluster.layout import Member, Tuning
-    from ringdove.core.ring import Process, Rings
+    from ringdove.core.ring import Rings
 
 #: The first port; ring 2 has its own decade, and the cluster's own talk is 10,000 higher.
 PORT_DEFAULT = 7_001
@@ -120,7 +120,8 @@ def make_plan(
         name: [first, second]
         for name, first, second in zip(rings.names, hosts, second_hosts or hosts, strict=True)
     }
-    found = lay_out(rings, tuning, _Places(by_server, port))
+    places = _Places(by_server, port)
+    found = lay_out(rings, tuning, places.host, places.ports)
     return msgspec.structs.replace(found, hosts=by_server, data=data, password=password)
 
 
@@ -167,7 +168,7 @@ def _hosts(former: Blueprint) -> dict[str, list[str]]:
 def _rearranged(former: Blueprint, rings: Rings, hosts: dict[str, list[str]]) -> Blueprint:
     first_port = min(member.port for member in former.stage.members)
     places = _Places(hosts, first_port, former.stage.members)
-    found = rearrange(former, rings, places)
+    found = rearrange(former, rings, places.host, places.ports)
     used = {member.server for member in found.stage.members}
     kept = {server: both for server, both in hosts.items() if server in used}
     return msgspec.structs.replace(found, hosts=kept, data=former.data or DATA_DEFAULT)
@@ -183,13 +184,17 @@ class _Places:
         self._first_port = first_port
         self._taken = {(member.host, member.port) for member in members}
 
-    def __call__(self, process: Process) -> tuple[str, int, int]:
-        server, shard, _ = process
-        host = self._hosts[server_name(server)][shard.ring - 1]
-        for port in self._candidates(shard.ring):
+    def host(self, server: int, ring: int) -> str:
+        """The address of a server on the network of a ring."""
+        return self._hosts[server_name(server)][ring - 1]
+
+    def ports(self, server: int, ring: int, _rank: int) -> tuple[int, int]:
+        """A port that no process there has, and the one for the cluster's own talk."""
+        host = self.host(server, ring)
+        for port in self._candidates(ring):
             if (host, port) not in self._taken:
                 self._taken.add((host, port))
-                return host, port, port + _BUS_PORTS
+                return port, port + _BUS_PORTS
         raise InvalidArgument(f"Host {host} has no port left from {self._first_port} on.")
 
     def _candidates(self, ring: int) -> Iterable[int]:

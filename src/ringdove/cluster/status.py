@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import msgspec
 
 from ringdove.cluster.asking import NO_LOGIN
-from ringdove.cluster.forming import masters_of
-from ringdove.cluster.views import look, look_around
+from ringdove.cluster.forming import look_around, masters_of
+from ringdove.cluster.views import look
 from ringdove.core.ring import RINGS, SLOTS
 from ringdove.errors import StoreUnavailable
 

@@ -15,7 +15,6 @@ from ringdove.stores.fabric.wire import NodeAddress, NodeLost, ReplyError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ringdove.cluster.layout import Blueprint, Member
     from ringdove.stores.fabric.wire import Login
 
 _QUESTIONS = (("CLUSTER", "NODES"), ("CLUSTER", "INFO"), ("INFO", "replication"))
@@ -61,14 +60,6 @@ class View(NamedTuple):
     def is_alone(self) -> bool:
         """Whether it knows nobody and serves nothing: a process that joined no cluster yet."""
         return len(self.nodes) == 1 and not self.me.slots
-
-
-def look_around(
-    blueprint: Blueprint, members: Iterable[Member] | None = None
-) -> dict[NodeAddress, View | None]:
-    """What the processes of a cluster say, all or those given; see `look`."""
-    chosen = blueprint.members if members is None else members
-    return look((member.address for member in chosen), blueprint.login)
 
 
 def look(
