@@ -176,7 +176,11 @@ def _in_place(blueprint: Blueprint, member: Member, views: Views) -> bool:
     if master == member:
         return True
     return (
-        view.me.master == master_view.me.id and view.linked and member.address in master_view.copies
+        view.me.master == master_view.me.id
+        and view.linked
+        and member.address in master_view.copies
+        # It hands over only to one that it knows for its copy, which it may learn a little later.
+        and any((n.id, n.master) == (view.me.id, master_view.me.id) for n in master_view.nodes)
     )
 
 
