@@ -1,11 +1,13 @@
 """The layout of a fabric: two rings, for any number of servers (T3.3, T3.4)."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from core.samples import untimed
-from ringdove.core.ring import SERVERS_MAX, SLOTS, Process, Rings, Shard, server_name
+from ringdove.core.ring import SERVERS_MAX, SLOTS, Process, Rings, Shard, server_name, server_number
 from ringdove.errors import InvalidArgument
 
 SHARE = 2
@@ -56,7 +58,7 @@ def test_each_shard_is_at_home_once_and_copied_to_distinct_other_servers(layout)
     assert len(placed) == len(set(placed)) == 2 * layout.servers * layout.holders_count
     for shard in layout.shards:
         home, *copies = layout.holders(shard)
-        assert home == shard.home
+        assert home == layout.home(shard) == shard.origin
         assert home not in copies
         assert len(set(copies)) == len(copies) == min(layout.copies, layout.servers) - 1
 
@@ -162,15 +164,25 @@ def test_without_a_majority_nobody_is_promoted():
             Rings(4),
             [
                 "everything goes on, with at most 3 masters",
-                "were promoted, 4 of 8 shards take no new messages until a server returns",
+                "were promoted, 4 of 8 shards stand still until a server returns",
                 "When two fail at once, everything stops until they return: of 8 masters 4",
+                "Queues without order go on elsewhere.",
             ],
         ),
         (
             Rings(5),
             [
                 "everything goes on, with at most 3 masters",
-                "When a second one fails, in 2 of 4 cases 4 of 10 shards take no new messages",
+                "When a second one fails, in 2 of 4 cases 4 of 10 shards stand still until",
+                "Queues without order go on elsewhere.",
+            ],
+        ),
+        (
+            Rings(5).added(),
+            [
+                "in 2 of 6 cases everything goes on, with at most 2 masters on a server; in 4 of 6",
+                "in 6 of 30 cases everything goes on, with at most 3 masters on a server",
+                "Queues without order go on elsewhere.",
             ],
         ),
         (
@@ -190,10 +202,121 @@ def test_what_failures_do_is_told_in_words(layout, sentences):
         assert part in sentence
 
 
+# -- growing and shrinking ----------------------------------------------------------------------
+
+
+@st.composite
+def changed_rings(draw):
+    """A layout that some servers were added to and some removed from, in any order."""
+    layout = draw(st.builds(Rings, st.integers(1, 12), st.integers(1, 3), st.booleans()))
+    for grow in draw(st.lists(st.booleans(), max_size=12)):
+        if grow and len(layout.order) < len(layout.homes):
+            layout = layout.added()
+        elif not grow and len(layout.order) > layout.holders_count:
+            layout = layout.removed(draw(st.sampled_from(layout.order)))
+    return layout
+
+
+def homes_count(layout, server):
+    return layout.homes.count(server)
+
+
+def moves_needed(before, order):
+    """The fewest homes that any way of spreading shards evenly over these servers moves."""
+    least, more = divmod(len(before.homes), len(order))
+    counts = sorted((homes_count(before, server) for server in order), reverse=True)
+    stay = [min(count, least + (place < more)) for place, count in enumerate(counts)]
+    return len(before.homes) - sum(stay)
+
+
+@untimed
+@given(changed_rings())
+def test_homes_are_spread_evenly_and_copies_are_on_distinct_servers(layout):
+    counts = [homes_count(layout, server) for server in layout.order]
+    assert max(counts) - min(counts) <= 1
+    assert min(counts) >= 1
+    assert sum(counts) == 2 * layout.servers
+    for shard in layout.shards:
+        holders = layout.holders(shard)
+        assert holders[0] == layout.home(shard)
+        assert len(set(holders)) == len(holders) == min(layout.copies, len(layout.order))
+        assert set(holders) <= set(layout.order)
+        step = layout.direction(shard.ring)
+        places = [layout.order.index(server) for server in holders]
+        assert all((b - a - step) % len(layout.order) == 0 for a, b in pairwise(places))
+
+
+@untimed
+@given(changed_rings(), st.data())
+def test_a_change_of_servers_moves_as_few_homes_as_possible(before, data):
+    if data.draw(st.booleans()) and len(before.order) < len(before.homes):
+        after = before.added()
+        assert after.order[:-1] == before.order
+    elif len(before.order) > before.holders_count:
+        gone = data.draw(st.sampled_from(before.order))
+        after = before.removed(gone)
+        assert set(before.order) - set(after.order) == {gone}
+    else:
+        after = before.on(before.order)
+    moved = sum(a != b for a, b in zip(before.homes, after.homes, strict=True))
+    assert moved == moves_needed(before, after.order)
+    assert [after.slots(s) for s in after.shards] == [before.slots(s) for s in before.shards]
+
+
+@untimed
+@given(changed_rings(), st.data())
+def test_what_failures_do_is_counted_on_uneven_layouts_too(layout, data):
+    failed = data.draw(st.sets(st.sampled_from(layout.order)))
+    load = layout.load(failed)
+    assert set(load) == set(layout.order) - failed
+    held = [shard for shard in layout.shards if set(layout.holders(shard)) - failed]
+    assert sum(load.values()) == len(held)
+    assert layout.tell_failures()
+
+
+def test_a_sixth_server_takes_one_shard_and_the_copies_beside_it():
+    six = Rings(5).added()
+    assert six.names == ["A", "B", "C", "D", "E", "F"]
+    assert {shard.name: "".join(map(server_name, six.holders(shard))) for shard in six.shards} == {
+        "A1": "FAB", "B1": "BCD", "C1": "CDE", "D1": "DEF", "E1": "EFA",
+        "A2": "AFE", "B2": "BAF", "C2": "CBA", "D2": "DCB", "E2": "EDC",
+    }  # fmt: skip
+
+
+def test_a_removed_server_leaves_a_gap_and_its_shards_go_to_their_first_copies():
+    four = Rings(5).removed(1)
+    assert four.names == ["A", "C", "D", "E"]
+    assert four.home(Shard(1, 1)) == 2
+    assert four.home(Shard(1, 2)) == 0
+    assert four.added().names == ["A", "C", "D", "E", "F"]
+
+
+def test_shards_return_to_the_server_whose_name_they_bear():
+    with_room = Rings(10).on(range(5))
+    assert len(with_room.shards) == 20
+    assert with_room.load() == dict.fromkeys(range(5), 4)
+    six = with_room.added()
+    assert {six.home(Shard(5, ring)) for ring in (1, 2)} == {5}
+
+
+def test_too_many_servers_and_too_few_are_refused():
+    with pytest.raises(InvalidArgument, match="3 copies on as many servers, and without C there a"):
+        Rings(3).removed(2)
+    with pytest.raises(InvalidArgument, match="made with 2 shards: 1 to 2 servers can share them"):
+        Rings(1).added().added()
+    for order, homes in (((0, 0), (0, 0)), ((1,), (0, 1)), ((0,), (0,))):
+        with pytest.raises(InvalidArgument, match="home"):
+            Rings(1, order=order, homes=homes)
+
+
 def test_servers_have_letters_and_then_two():
     assert [server_name(n) for n in (0, 1, 25, 26, 27, 51, 52, 701, 702)] == [
         "A", "B", "Z", "AA", "AB", "AZ", "BA", "ZZ", "AAA",
     ]  # fmt: skip
+    assert all(server_number(server_name(number)) == number for number in range(800))
+    for name in ("", "a", "A1"):
+        with pytest.raises(InvalidArgument):
+            server_number(name)
 
 
 @pytest.mark.parametrize(("servers", "copies"), [(0, 3), (-1, 3), (167, 3), (5, 0), (5, 4)])

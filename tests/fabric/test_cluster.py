@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import socket
 import subprocess
 import time
-from contextlib import contextmanager
 
 import pytest
 
 import ringdove
+from fabric.clusters import TUNING, Host, drain, free_base, insist, masters, running, send, until
 from ringdove.cluster import forming, processes
 from ringdove.cluster.asking import ask, demand
+from ringdove.cluster.forming import look_around
 from ringdove.cluster.layout import Tuning, redis_conf
 from ringdove.cluster.local import LocalCluster
-from ringdove.cluster.plan import host_of, make_plan, read_plan, write_plan
+from ringdove.cluster.plan import make_plan, read_plan, write_plan
 from ringdove.cluster.status import look_at, look_at_foreign, slots_missing
 from ringdove.core.ring import SLOTS, Rings
 from ringdove.errors import InvalidArgument, StoreUnavailable
 from ringdove.stores.fabric.url import parse_url
 
-TUNING = Tuning(fsync="always", node_timeout_ms=1_000, memory_bytes=32 * 1024 * 1024)
-
-#: Seconds after which what should have happened has not.
-PATIENCE_S = 60
-
 HOME = {"A1": "A", "A2": "A", "B1": "B", "B2": "B", "C1": "C", "C2": "C"}
-
-
-@contextmanager
-def running(directory, rings):
-    cluster = LocalCluster.make(directory, rings, TUNING)
-    try:
-        cluster.up()
-        yield cluster
-    finally:
-        processes.kill(cluster.running())
 
 
 @pytest.fixture(scope="module")
@@ -67,40 +52,6 @@ def queue(cluster):
     with ringdove.connect(f"{cluster.url}?copies=2") as connection:
         name = f"q{time.monotonic_ns()}"
         yield connection.create_queue(name, stripes=12, lease_ms=600_000, copies=2)
-
-
-def masters(cluster):
-    return {shard.shard: shard.master for shard in cluster.status().shards}
-
-
-def insist(act):
-    """Try until the cluster serves: a new master refuses until a copy follows it."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            return act()
-        except StoreUnavailable:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.1)
-
-
-def send(queue, first, count):
-    """Send numbers, to as many stripes as it takes."""
-    numbers = range(first, first + count)
-    for number in numbers:
-        insist(lambda: queue.send(str(number)))
-    return set(numbers)
-
-
-def drain(queue):
-    """Every message; one may come twice, because a send that takes long is sent elsewhere too."""
-    found = set()
-    deadline_s = time.monotonic() + PATIENCE_S
-    while batch := insist(lambda: queue.receive(max=1000)):
-        found |= {int(message.body) for message in batch}
-        insist(batch.ack)
-        assert time.monotonic() < deadline_s
-    return found
 
 
 def wipe(cluster, *members):
@@ -187,7 +138,7 @@ def test_a_master_that_has_lost_its_data_comes_back_as_a_copy_and_wipes_nobody(c
     assert cluster.status().ok
     assert masters(cluster) == HOME
     assert drain(queue) == sent
-    views = forming.look(member.address for member in cluster.blueprint.members)
+    views = look_around(cluster.blueprint)
     assert {len(view.nodes) for view in views.values()} == {18}
 
 
@@ -218,6 +169,17 @@ def test_a_server_is_restarted_while_messages_are_sent(cluster, queue):
     assert not before & {process.pid for process in cluster.running()}
     sent |= send(queue, 20, 20)
     assert drain(queue) == sent
+
+
+def test_a_copy_that_has_just_been_elected_is_not_asked_in_vain(tmp_path):
+    with running(tmp_path / "data", Rings(2, 2)) as cluster:
+        forming.hand_over(cluster.blueprint, "A")
+        forming.hand_back(cluster.blueprint)
+        handed = forming.hand_over(cluster.blueprint, "A")
+        assert {(move.shard, move.target) for move in handed} == {("A1", "B"), ("A2", "B")}
+        logs = [path.read_text() for path in cluster.directory.glob("*/*/redis.log")]
+        assert len(logs) == 8
+        assert not any("Manual failover timed out" in log for log in logs)
 
 
 def test_without_a_majority_a_restart_says_who_is_missing(cluster):
@@ -315,60 +277,19 @@ def test_no_process_needs_a_port_that_outgoing_connections_get():
 # -- real hosts ---------------------------------------------------------------------------------
 
 
-class Host:
-    """A host of a plan, played by an address of this machine; started by its own script."""
-
-    def __init__(self, blueprint, server, directory):
-        place = directory / host_of(blueprint, server)
-        for path in place.iterdir():
-            path.write_text(path.read_text().replace("/data", f"/data-{server}"))
-        self._script = place / "start.sh"
-        self._shards = [member.shard for member in blueprint.on(server)]
-        self.processes = {}
-
-    def start(self, *shards):
-        for shard in shards or self._shards:
-            self.processes[shard] = subprocess.Popen(
-                [self._script, shard], stdout=subprocess.DEVNULL, start_new_session=True
-            )
-
-    def kill(self):
-        for process in self.processes.values():
-            process.kill()
-            process.wait()
-        self.processes = {}
-
-
 @pytest.fixture
 def planned(tmp_path):
     """A plan for three hosts with two copies, on addresses of the loopback network."""
-    base = next(port for port in range(random.randrange(11_000, 20_000), 22_000) if _fits(port))
     hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
-    blueprint = make_plan(Rings(3, 2), TUNING, hosts, port=base)
-    write_plan(blueprint, tmp_path / "plan", str(tmp_path / "data"))
+    data = str(tmp_path / "data")
+    blueprint = make_plan(Rings(3, 2), TUNING, hosts, port=free_base(), data=data)
+    write_plan(blueprint, tmp_path / "plan")
     found = {name: Host(blueprint, name, tmp_path / "plan") for name in "ABC"}
     try:
         yield tmp_path, found
     finally:
         for host in found.values():
             host.kill()
-
-
-def _fits(base):
-    """Whether the ports of a plan are free; those of outgoing connections are not among them."""
-    try:
-        for port in (*range(base, base + 14), *range(base + 10_000, base + 10_014)):
-            socket.create_server(("127.0.0.1", port)).close()
-    except OSError:
-        return False
-    return True
-
-
-def until(condition):
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
 
 
 def test_a_plan_is_started_by_its_scripts_formed_and_mended(planned):
@@ -378,7 +299,7 @@ def test_a_plan_is_started_by_its_scripts_formed_and_mended(planned):
         forming.form(blueprint)
     for host in hosts.values():
         host.start()
-    until(lambda: all(forming.look(m.address for m in blueprint.members).values()))
+    until(lambda: all(look_around(blueprint).values()))
     assert forming.form(blueprint)
     assert look_at(blueprint).ok
 
@@ -391,6 +312,8 @@ def test_a_plan_is_started_by_its_scripts_formed_and_mended(planned):
     status = look_at(blueprint)
     assert status.ok
     assert {shard.shard: shard.master for shard in status.shards} == HOME
+    assert {move.shard for move in forming.vacate(blueprint, "C")} == {"C1", "C2"}
+    assert "C" not in {shard.master for shard in look_at(blueprint).shards}
 
 
 def test_processes_of_another_cluster_are_not_taken(cluster):
@@ -420,7 +343,7 @@ def test_a_plan_has_a_configuration_for_each_process_and_host(tmp_path):
     hosts = ["a", "b", "c", "d", "e"]
     blueprint = make_plan(Rings(5), Tuning(), hosts)
     files = {str(path.relative_to(tmp_path)) for path in write_plan(blueprint, tmp_path)}
-    assert len(files) == 2 + 5 * (6 + 3)
+    assert len(files) == 2 + 5 * (6 + 8)
     assert {f"{host}/start.sh" for host in hosts} < files
     assert (tmp_path / "a" / "start.sh").stat().st_mode & 0o111
     conf = (tmp_path / "b" / "A1.conf").read_text()

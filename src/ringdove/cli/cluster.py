@@ -1,4 +1,4 @@
-"""Commands on clusters: plan, create, up, status, kill, pause, resume, restart, down."""
+"""Commands on clusters of this machine: up, kill, pause, resume, restart, add, remove, down."""
 
 from __future__ import annotations
 
@@ -7,10 +7,25 @@ import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from ringdove.cli.cluster_backup import backup, restore
+from ringdove.cli.cluster_plan import (
+    COPIES,
+    SERVERS_ENOUGH,
+    Flag,
+    Fsync,
+    create,
+    deal,
+    hand_over,
+    handed_json,
+    new_password,
+    plan,
+    say_failures,
+    say_handed,
+)
 from ringdove.cli.cluster_status import DIRECTORY, status
 from ringdove.cli.output import emit_json, progress, say
 from ringdove.cli.queues import JsonFlag
@@ -20,126 +35,17 @@ from ringdove.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ringdove.cluster.forming import Handed
-    from ringdove.cluster.layout import Blueprint, Tuning
-    from ringdove.cluster.local import LocalCluster, Returned
+    from ringdove.cluster.layout import Blueprint
+    from ringdove.cluster.local import Changed, LocalCluster, Returned
 
 app = App(name="cluster", help="Plan, run and look after a Redis cluster in two rings.")
-app.command(status)
+for command in (plan, create, hand_over, status, backup, restore):
+    app.command(command)
 
-Flag = Annotated[bool, Parameter(negative="")]
-Fsync = Literal["always", "everysec"]
 Directory = Annotated[Path, Parameter(name="--dir")]
-
-_COPIES = 3
-
-#: Below this many servers a second failure stops more than it must.
-_SERVERS_ENOUGH = 5
 
 #: Seconds between two looks whether somebody else has ended the cluster.
 _LOOK_S = 0.25
-
-
-# -- real hosts ---------------------------------------------------------------------------------
-
-
-@app.command
-def plan(
-    *,
-    hosts: str,
-    out: Path,
-    second_hosts: str = "",
-    copies: int = _COPIES,
-    port: int = 7001,
-    data_dir: str = "/var/lib/ringdove-redis",
-    fsync: Fsync = "always",
-    node_timeout: str = "2s",
-    memory: str = "1GiB",
-    json: JsonFlag = False,
-) -> None:
-    """Write Redis configurations, start scripts and systemd units for real hosts.
-
-    Example: `ringdove cluster plan --hosts 10.0.0.1,10.0.0.2,10.0.0.3,10.0.0.4,10.0.0.5 --out plan`
-
-    Parameters
-    ----------
-    hosts
-        Names or addresses in ring order, separated by commas.
-    out
-        A directory that does not exist yet, or is empty.
-    second_hosts
-        Addresses of the same hosts on a second network, for ring 2.
-    copies
-        How often a message is kept, 1 to 3.
-    port
-        The first port on each host.
-    data_dir
-        Where the hosts keep data.
-    fsync
-        When Redis syncs its append-only file: always, or everysec, which a power cut of all
-        servers can cost a second.
-    node_timeout
-        Silence after which a process counts as failed, for example 2s.
-    memory
-        Memory for data of each process, for example 4GiB.
-    json
-        Print the plan as JSON.
-    """
-    import msgspec
-
-    from ringdove.cluster.plan import layout_lines, make_plan, write_plan
-    from ringdove.core.ring import Rings
-
-    names = hosts.split(",")
-    blueprint = make_plan(
-        Rings(len(names), copies),
-        _tuning(fsync, node_timeout, memory),
-        names,
-        second_hosts.split(",") if second_hosts else [],
-        port,
-    )
-    files = write_plan(blueprint, out, data_dir)
-    if json:
-        emit_json(
-            {"out": str(out), "files": len(files), "url": blueprint.url}
-            | {"failures": blueprint.rings.tell_failures()}
-            | msgspec.to_builtins(blueprint)
-        )
-        return
-    print("\n".join(layout_lines(blueprint)))
-    _say_failures(blueprint)
-    say(f"Wrote {len(files)} files to {out}; {out}/README.txt says how to go on.")
-
-
-@app.command
-def create(*, plan: Path, json: JsonFlag = False) -> None:
-    """Make one cluster of the Redis processes of a plan, or put it right after failures.
-
-    Processes that have lost their data join as copies, and masters are handed back to the servers
-    where the plan has them. What is in order is left alone.
-
-    Example: `ringdove cluster create --plan plan`
-
-    Parameters
-    ----------
-    plan
-        The directory that `cluster plan` has written.
-    json
-        Print JSON.
-    """
-    from ringdove.cluster.forming import form, hand_back
-    from ringdove.cluster.plan import read_plan
-
-    blueprint = read_plan(plan)
-    with progress("forming the cluster", len(blueprint.members)) as show:
-        joined = form(blueprint, show)
-        handed = hand_back(blueprint)
-    if json:
-        emit_json({"url": blueprint.url, "joined": joined, "handed": _handed(handed)})
-        return
-    say("The cluster is formed." if joined else "The cluster was formed before.")
-    _say_handed(handed)
-    print(blueprint.url)
 
 
 # -- one machine --------------------------------------------------------------------------------
@@ -151,11 +57,13 @@ def up(
     servers: int | None = None,
     dir: Directory = DIRECTORY,
     copies: int | None = None,
+    room_for: int | None = None,
     detach: Flag = False,
     fsync: Fsync | None = None,
     node_timeout: str | None = None,
     memory: str | None = None,
     same_direction: Flag = False,
+    password: Flag = False,
     json: JsonFlag = False,
 ) -> None:
     """Run a cluster on this machine, until Ctrl-C or `cluster down`; or one that was ended, again.
@@ -171,6 +79,9 @@ def up(
         Where to keep everything.
     copies
         How often a message is kept, 1 to 3; by default 3.
+    room_for
+        Servers to deal out shards for, by default as many as there are. A cluster can grow to
+        twice that number.
     detach
         Return when the cluster is ready and let it run.
     fsync
@@ -181,24 +92,20 @@ def up(
         Memory for data of each process, by default 256MiB.
     same_direction
         Both rings in one direction, to see what it does when neighbours fail.
+    password
+        Make up a password for a new cluster; it is part of the URL.
     json
         Print where the cluster is as one JSON object when it is ready.
     """
     from ringdove.cluster.local import LocalCluster
 
-    given: dict[str, Any] = {
-        "servers": servers,
-        "copies": copies,
-        "fsync": fsync,
-        "node_timeout_ms": None if node_timeout is None else duration_ms(node_timeout),
-        "memory_bytes": None if memory is None else size_bytes(memory),
-        "counter_rotating": False if same_direction else None,
-    }
+    given = _given(servers, room_for, copies, fsync, node_timeout, memory)
+    given["counter_rotating"] = False if same_direction else None
     if LocalCluster.exists(dir):
         cluster = LocalCluster.open(dir)
         _check_as_before(cluster.blueprint, given)
     else:
-        cluster = _make(dir, given)
+        cluster = _make(dir, given, new_password() if password else "")
     with _terminated_like_interrupted():
         took_s = _start(cluster)
         try:
@@ -212,27 +119,51 @@ def up(
             say(f"Ended {len(ended)} processes.")
 
 
-def _make(directory: Path, given: dict[str, Any]) -> LocalCluster:
+def _given(
+    servers: int | None,
+    room_for: int | None,
+    copies: int | None,
+    fsync: Fsync | None,
+    node_timeout: str | None,
+    memory: str | None,
+) -> dict[str, Any]:
+    """What was given, by the names that the layout has for it; None for what was not."""
+    return {
+        "servers": servers,
+        "room_for": room_for,
+        "copies": copies,
+        "fsync": fsync,
+        "node_timeout_ms": None if node_timeout is None else duration_ms(node_timeout),
+        "memory_bytes": None if memory is None else size_bytes(memory),
+    }
+
+
+def _make(directory: Path, given: dict[str, Any], password: str) -> LocalCluster:
     from ringdove.cluster.layout import Tuning
     from ringdove.cluster.local import LocalCluster
-    from ringdove.core.ring import Rings
 
     defaults: dict[str, Any] = {
-        "servers": _SERVERS_ENOUGH, "copies": _COPIES, "counter_rotating": True,
+        "servers": SERVERS_ENOUGH, "room_for": 0, "copies": COPIES, "counter_rotating": True,
         "fsync": "everysec", "node_timeout_ms": 2_000, "memory_bytes": 256 * 1024 * 1024,
     }  # fmt: skip
     chosen = defaults | {name: value for name, value in given.items() if value is not None}
-    rings = Rings(chosen.pop("servers"), chosen.pop("copies"), chosen.pop("counter_rotating"))
-    return LocalCluster.make(directory, rings, Tuning(**chosen))
+    rings = deal(*(chosen.pop(n) for n in ("servers", "copies", "room_for", "counter_rotating")))
+    return LocalCluster.make(directory, rings, Tuning(**chosen), password)
 
 
 def _check_as_before(blueprint: Blueprint, given: dict[str, Any]) -> None:
     """A cluster that exists has its shape and settings; refuse others."""
+    import msgspec
+
+    there: dict[str, Any] = {
+        "servers": len(blueprint.rings.order), "room_for": blueprint.servers,
+        "copies": blueprint.copies, "counter_rotating": blueprint.counter_rotating,
+        **msgspec.structs.asdict(blueprint.tuning),
+    }  # fmt: skip
     for name, value in given.items():
-        place = blueprint if hasattr(blueprint, name) else blueprint.tuning
-        if value is not None and value != getattr(place, name):
+        if value is not None and value != there[name]:
             raise InvalidArgument(
-                f"The cluster there was made with {name} = {getattr(place, name)}, not {value}: "
+                f"The cluster there has {name} = {there[name]}, not {value}: "
                 "leave the option out, or name another directory."
             )
 
@@ -259,10 +190,10 @@ def _tell_start(cluster: LocalCluster, took_s: float, *, as_json: bool) -> None:
             }
         )
     else:
-        count = cluster.blueprint.servers
+        count = len(cluster.blueprint.rings.order)
         servers = f"{count} servers" if count > 1 else "one server"
         say(f"{total} processes of {servers} run after {took_s} s.")
-        _say_failures(cluster.blueprint)
+        say_failures(cluster.blueprint)
         print(cluster.url)
     sys.stdout.flush()
 
@@ -397,14 +328,15 @@ def resume(
 
 @app.command
 def restart(
-    server: str,
+    server: str | None = None,
     *,
+    all: Annotated[bool, Parameter(name="--all", negative="")] = False,
     dir: Directory = DIRECTORY,
     now: Flag = False,
     hand_back: bool = True,
     json: JsonFlag = False,
 ) -> None:
-    """Start a server again, safely, and hand its masters back.
+    """Start a server again, safely, and hand its masters back; or all, one after the other.
 
     One that runs hands its masters over first. One that was killed waits until others have taken
     over; processes that have lost their data join as copies.
@@ -413,6 +345,8 @@ def restart(
     ----------
     server
         Its name: A, B, C, ...
+    all
+        Restart all servers in turn, each when all copies are in sync. Nothing is interrupted.
     dir
         Where the cluster is.
     now
@@ -425,9 +359,25 @@ def restart(
     """
     cluster = _open(dir)
     begun_s = time.monotonic()
+    if (server is None) != all or (all and (now or not hand_back)):
+        raise InvalidArgument("Name one server, or say --all and nothing else.")
+    if server is None:
+        _restart_all(cluster, begun_s, as_json=json)
+        return
     with progress("waiting until the server has caught up"):
         returned = cluster.restart(server.upper(), at_once=now, hand_back=hand_back)
     _tell_return("runs again", server.upper(), returned, begun_s, as_json=json)
+
+
+def _restart_all(cluster: LocalCluster, begun_s: float, *, as_json: bool) -> None:
+    names = cluster.blueprint.rings.names
+    with progress("restarting one server after the other", len(names)) as show:
+        handed = cluster.restart_all(show)
+    took_s = round(time.monotonic() - begun_s, 2)
+    if as_json:
+        emit_json({"restarted": names, "handed": handed_json(handed), "seconds": took_s})
+    else:
+        say(f"Restarted {', '.join(names)} within {took_s} s.")
 
 
 def _tell_return(
@@ -440,7 +390,7 @@ def _tell_return(
                 "server": server,
                 "started": returned.started,
                 "joined_as_copies": returned.joined,
-                "handed": _handed(returned.handed),
+                "handed": handed_json(returned.handed),
                 "seconds": took_s,
             }
         )
@@ -448,7 +398,73 @@ def _tell_return(
     say(f"Server {server} {verb}, in sync after {took_s} s.")
     if returned.joined:
         say(f"Joined as copies, because their data were lost: {', '.join(returned.joined)}.")
-    _say_handed(returned.handed)
+    say_handed(returned.handed)
+
+
+# -- growing and shrinking ----------------------------------------------------------------------
+
+
+@app.command
+def add(*, dir: Directory = DIRECTORY, json: JsonFlag = False) -> None:
+    """Add a server to a running cluster, after the last: it takes its share of all shards.
+
+    Messages are sent and received meanwhile. What was interrupted is finished when said again.
+
+    Parameters
+    ----------
+    dir
+        Where the cluster is.
+    json
+        Print JSON.
+    """
+    cluster = _open(dir)
+    begun_s = time.monotonic()
+    with progress("moving shards to the new server"):
+        changed = cluster.add()
+    _tell_change("added", changed, begun_s, as_json=json)
+
+
+@app.command
+def remove(server: str, *, dir: Directory = DIRECTORY, json: JsonFlag = False) -> None:
+    """Remove a server from a running cluster: others take over what it holds, then it ends.
+
+    It may be down already. Messages are sent and received meanwhile. What was interrupted is
+    finished when said again.
+
+    Parameters
+    ----------
+    server
+        Its name: A, B, C, ...
+    dir
+        Where the cluster is.
+    json
+        Print JSON.
+    """
+    cluster = _open(dir)
+    begun_s = time.monotonic()
+    with progress("moving shards to the other servers"):
+        changed = cluster.remove(server.upper())
+    _tell_change("removed", changed, begun_s, as_json=json)
+
+
+def _tell_change(verb: str, changed: Changed, begun_s: float, *, as_json: bool) -> None:
+    took_s = round(time.monotonic() - begun_s, 2)
+    if as_json:
+        emit_json(
+            {
+                "server": changed.server,
+                "started": changed.started,
+                "handed": handed_json(changed.handed),
+                "ended": changed.ended,
+                "seconds": took_s,
+            }
+        )
+        return
+    say(
+        f"Server {changed.server} is {verb} after {took_s} s: {len(changed.started)} processes "
+        f"started, {len(changed.ended)} ended."
+    )
+    say_handed(changed.handed)
 
 
 # -- what they share ----------------------------------------------------------------------------
@@ -458,28 +474,3 @@ def _open(directory: Path) -> LocalCluster:
     from ringdove.cluster.local import LocalCluster
 
     return LocalCluster.open(directory)
-
-
-def _tuning(fsync: Fsync, node_timeout: str, memory: str) -> Tuning:
-    from ringdove.cluster.layout import Tuning
-
-    return Tuning(
-        fsync=fsync,
-        node_timeout_ms=duration_ms(node_timeout),
-        memory_bytes=size_bytes(memory),
-    )
-
-
-def _say_failures(blueprint: Blueprint) -> None:
-    if blueprint.servers < _SERVERS_ENOUGH or blueprint.copies < _COPIES:
-        for line in blueprint.rings.tell_failures():
-            say(line)
-
-
-def _handed(handed: list[Handed]) -> list[dict[str, str]]:
-    return [{"shard": h.shard, "from": h.source, "to": h.target} for h in handed]
-
-
-def _say_handed(handed: list[Handed]) -> None:
-    for shard, source, target in handed:
-        say(f"Handed the master of {shard} from {source} to {target}.")

@@ -44,7 +44,7 @@ def status(
     from ringdove.cluster.plan import read_plan
     from ringdove.cluster.status import look_at
 
-    if dir is None and plan is None and session.url.get().startswith("redis://"):
+    if dir is None and plan is None and session.url.get().startswith(("redis://", "rediss://")):
         return _foreign_status(session.url.get(), as_json=json)
     if plan is not None:
         blueprint = read_plan(plan)
@@ -103,8 +103,8 @@ def _foreign_status(url: str, *, as_json: bool) -> int:
     from ringdove.cluster.status import look_at_foreign, slots_missing
     from ringdove.stores.fabric.url import parse_url
 
-    seeds = parse_url(url).nodes
-    shards = look_at_foreign(seeds)
+    place = parse_url(url)
+    shards = look_at_foreign(place.nodes, place.login)
     missing = slots_missing(shards)
     if as_json:
         emit_json({"slots_missing": missing, "masters": [shard._asdict() for shard in shards]})

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import hiredis
 
-from ringdove.stores.fabric.wire import NodeAddress, NodeLost, ReplyError
+from ringdove.errors import StoreUnavailable
+from ringdove.stores.fabric.wire import Login, NodeAddress, NodeLost, ReplyError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,22 +28,30 @@ ANSWER_S = 2.0
 #: Processes asked at the same time.
 _PARALLEL_MAX = 32
 
+NO_LOGIN = Login()
+
 _NOT_ENOUGH = object()
 _pack: Any = hiredis.pack_command
 
 
-def ask(address: NodeAddress, *commands: Command, timeout_s: float = ANSWER_S) -> list[Any]:
+def ask(
+    address: NodeAddress,
+    *commands: Command,
+    login: Login = NO_LOGIN,
+    timeout_s: float = ANSWER_S,
+) -> list[Any]:
     """The replies to commands, in order; a refusal is a ReplyError among them.
 
     Raises NodeLost when the process does not answer all of them in time.
     """
+    asked = [*entrance(login), *commands]
     deadline_s = time.monotonic() + timeout_s
     reader: Any = hiredis.Reader(replyError=ReplyError, notEnoughData=_NOT_ENOUGH)
     replies: list[Any] = []
     try:
-        with socket.create_connection(address, timeout_s) as connection:
-            connection.sendall(b"".join(_pack(tuple(command)) for command in commands))
-            while len(replies) < len(commands):
+        with connect(address, login, timeout_s) as connection:
+            connection.sendall(b"".join(_pack(tuple(command)) for command in asked))
+            while len(replies) < len(asked):
                 reply = reader.gets()
                 if reply is not _NOT_ENOUGH:
                     replies.append(reply)
@@ -54,17 +63,41 @@ def ask(address: NodeAddress, *commands: Command, timeout_s: float = ANSWER_S) -
                 reader.feed(data)
     except OSError as error:
         raise NodeLost(f"Redis at {address} does not answer: {error}.") from error
-    return replies
+    for reply in replies[: len(asked) - len(commands)]:
+        if isinstance(reply, ReplyError) and reply.word != "LOADING":
+            raise StoreUnavailable(f"Redis at {address} does not let us in: {reply}")
+    return replies[len(asked) - len(commands) :]
+
+
+def connect(address: NodeAddress, login: Login, timeout_s: float) -> socket.socket:
+    """A connection to a process."""
+    connection = socket.create_connection(address, timeout_s)
+    if login.tls is None:
+        return connection
+    try:
+        return login.tls.wrap_socket(connection, server_hostname=address.host)
+    except OSError:
+        connection.close()
+        raise
+
+
+def entrance(login: Login) -> list[Command]:
+    """What to say first."""
+    if not login.password:
+        return []
+    return [("AUTH", login.user, login.password) if login.user else ("AUTH", login.password)]
 
 
 def ask_each(
-    questions: Mapping[NodeAddress, Sequence[Command]], timeout_s: float = ANSWER_S
+    questions: Mapping[NodeAddress, Sequence[Command]],
+    login: Login = NO_LOGIN,
+    timeout_s: float = ANSWER_S,
 ) -> dict[NodeAddress, list[Any] | NodeLost]:
     """The replies of several processes, asked at the same time; NodeLost for one that is silent."""
 
     def answer(address: NodeAddress) -> list[Any] | NodeLost:
         try:
-            return ask(address, *questions[address], timeout_s=timeout_s)
+            return ask(address, *questions[address], login=login, timeout_s=timeout_s)
         except NodeLost as error:
             return error
 
@@ -74,9 +107,9 @@ def ask_each(
         return dict(zip(questions, pool.map(answer, questions), strict=True))
 
 
-def demand(address: NodeAddress, *command: str | int) -> Any:
+def demand(address: NodeAddress, *command: str | int, login: Login = NO_LOGIN) -> Any:
     """The reply to one command; a refusal is raised as it is."""
-    [reply] = ask(address, command)
+    [reply] = ask(address, command, login=login)
     if isinstance(reply, ReplyError):
         raise reply
     return reply

@@ -6,11 +6,12 @@ Everything here may be repeated: what is done already is left as it is.
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringdove.cluster.asking import ask_each, demand
+from ringdove.cluster.asking import ask, ask_each, demand
 from ringdove.cluster.views import look
 from ringdove.errors import StoreUnavailable
 from ringdove.stores.fabric.wire import NodeAddress, NodeLost, ReplyError
@@ -36,9 +37,15 @@ _ELECTION_S = 6.0
 #: Without a majority nothing gets better by itself; a moment is given to those just started.
 _NO_MAJORITY_S = 4.0
 
+#: Seconds of silence after which a process that is waited for has ended.
+_GONE_S = 15.0
+
 #: Seconds between two looks at processes that are to change, and before a hand-over that did not
 #: happen is asked for again (Redis gives up after five).
 _LOOK_S, _ASK_AGAIN_S = 0.1, 6.0
+
+#: The least seconds that a copy rests between two elections, in Redis.
+_REST_S_MIN = 4.0
 
 
 class Handed(NamedTuple):
@@ -53,7 +60,15 @@ def ignore(_done: int) -> None:
     """Show nothing."""
 
 
-# -- waiting ------------------------------------------------------------------------------------
+# -- looking and waiting ------------------------------------------------------------------------
+
+
+def look_around(
+    blueprint: Blueprint, members: Iterable[Member] | None = None
+) -> dict[NodeAddress, View | None]:
+    """What the processes of a cluster say, all or those given; see `look`."""
+    chosen = blueprint.members if members is None else members
+    return look((member.address for member in chosen), blueprint.login)
 
 
 def wait_until(
@@ -67,13 +82,15 @@ def wait_until(
         time.sleep(_LOOK_S)
 
 
-def await_answers(members: Sequence[Member], show: Show, check: Callable[[], None]) -> None:
+def await_answers(
+    blueprint: Blueprint, members: Sequence[Member], show: Show, check: Callable[[], None]
+) -> None:
     """Wait until processes answer; `check` is called between looks and may give up."""
     silent: list[str] = []
 
     def all_answer() -> bool:
         check()
-        views = look(member.address for member in members)
+        views = look_around(blueprint, members)
         silent[:] = [member.name for member in members if views[member.address] is None]
         show(len(members) - len(silent))
         return not silent
@@ -89,16 +106,21 @@ def await_settled(
 ) -> None:
     """Wait until processes (all, or those given) have their place and copies are in sync.
 
-    Raises sooner when nobody serves one of their shards and nobody comes to.
+    Raises sooner when nobody serves one of their shards and nobody comes to, or one has ended.
     """
     awaited = blueprint.members if members is None else members
     shards = {member.shard for member in awaited}
     missing: list[str] = []
-    served_s = time.monotonic()
+    served_s = alive_s = time.monotonic()
 
     def settled() -> bool:
-        nonlocal served_s
-        views = look(member.address for member in blueprint.members)
+        nonlocal served_s, alive_s
+        views = look_around(blueprint)
+        silent = [member for member in awaited if views[member.address] is None]
+        if not (gone := _gone(blueprint, silent)):
+            alive_s = time.monotonic()
+        elif time.monotonic() - alive_s > _GONE_S:
+            raise StoreUnavailable(f"{', '.join(gone)} no longer answer.")
         missing[:] = [m.name for m in awaited if not _in_place(blueprint, m, views)]
         show(len(awaited) - len(missing))
         unserved = _unserved(blueprint, shards, views)
@@ -109,6 +131,13 @@ def await_settled(
         return not missing
 
     wait_until(settled, timeout_s, lambda: f"{', '.join(missing)} did not come into sync")
+
+
+def _gone(blueprint: Blueprint, members: Iterable[Member]) -> list[str]:
+    """Those of some processes that do not even say that they are busy loading their data."""
+    names = {member.address: member.name for member in members}
+    answers = ask_each({address: [("PING",)] for address in names}, blueprint.login)
+    return [names[address] for address, reply in answers.items() if isinstance(reply, NodeLost)]
 
 
 def take_over_s(blueprint: Blueprint) -> float:
@@ -147,7 +176,11 @@ def _in_place(blueprint: Blueprint, member: Member, views: Views) -> bool:
     if master == member:
         return True
     return (
-        view.me.master == master_view.me.id and view.linked and member.address in master_view.copies
+        view.me.master == master_view.me.id
+        and view.linked
+        and member.address in master_view.copies
+        # It hands over only to one that it knows for its copy, which it may learn a little later.
+        and any((n.id, n.master) == (view.me.id, master_view.me.id) for n in master_view.nodes)
     )
 
 
@@ -188,8 +221,8 @@ def await_taken_over(blueprint: Blueprint, server: str) -> bool:
     others = [m for m in blueprint.members if m.shard in shards and m.server != server]
     deadline_s = time.monotonic() + take_over_s(blueprint)
     while True:
-        views = dict.fromkeys((m.address for m in blueprint.members), None) | look(
-            member.address for member in others
+        views = dict.fromkeys((m.address for m in blueprint.members), None) | look_around(
+            blueprint, others
         )
         reachable = {member.shard for member in others if views[member.address] is not None}
         if not _unserved(blueprint, reachable, views):
@@ -203,7 +236,7 @@ def await_served(blueprint: Blueprint, shards: Sequence[str]) -> list[str]:
     """Wait until shards are served; those that are not, in the time that a take-over needs."""
     deadline_s = time.monotonic() + take_over_s(blueprint)
     while True:
-        views = look(member.address for member in blueprint.members)
+        views = look_around(blueprint)
         unserved = _unserved(blueprint, shards, views)
         if not unserved or time.monotonic() > deadline_s:
             return unserved
@@ -216,7 +249,7 @@ def promote(blueprint: Blueprint, shards: Sequence[str]) -> None:
     Redis does so by itself, except when the copies have not seen a master since they started. The
     other masters must agree.
     """
-    views = look(member.address for member in blueprint.members)
+    views = look_around(blueprint)
     for shard in shards:
         copies = [
             (view.offset, -member.rank, member.address)
@@ -225,7 +258,7 @@ def promote(blueprint: Blueprint, shards: Sequence[str]) -> None:
         ]
         if copies:
             with contextlib.suppress(ReplyError, NodeLost):
-                demand(max(copies)[2], "CLUSTER", "FAILOVER", "FORCE")
+                demand(max(copies)[2], "CLUSTER", "FAILOVER", "FORCE", login=blueprint.login)
 
 
 # -- forming ------------------------------------------------------------------------------------
@@ -237,18 +270,19 @@ def form(blueprint: Blueprint, show: Show = ignore) -> bool:
     Processes that joined no cluster yet become what the blueprint says; when others are a cluster
     already, they join it as copies, so that none comes to an occupied place empty.
     """
-    views = look(member.address for member in blueprint.members)
+    views = look_around(blueprint)
     running = [member for member in blueprint.members if views[member.address] is not None]
     alone = [m for m in running if (view := views[m.address]) is not None and view.is_alone]
     _check_ours(blueprint, views, forming=len(alone) == len(running))
     if len(alone) == len(blueprint.members):
         _give_slots(blueprint)
-        _introduce(running, running)
+        _introduce(blueprint, running, running)
         _await_acquainted(blueprint, running)
         _replicate(blueprint, [member for member in running if member.rank])
     elif alone:
         join_as_copies(blueprint, alone)
-    await_settled(blueprint, running, show, FORM_S if alone else CATCH_UP_S)
+    fresh = len(alone) == len(blueprint.members)
+    await_settled(blueprint, running, show, FORM_S if fresh else CATCH_UP_S)
     return bool(alone)
 
 
@@ -261,6 +295,7 @@ def _check_ours(blueprint: Blueprint, views: Views, *, forming: bool) -> None:
             f"{', '.join(silent)}. Start them first."
         )
     ids: dict[str, NodeAddress] = {}
+    known = {*views, *(member.address for member in blueprint.leaving)}
     for address, view in views.items():
         if view is not None and ids.setdefault(view.me.id, address) != address:
             raise StoreUnavailable(
@@ -268,7 +303,7 @@ def _check_ours(blueprint: Blueprint, views: Views, *, forming: bool) -> None:
             )
     for address, view in views.items():
         for node in view.nodes if view is not None else []:
-            if node.id not in ids and node.address not in views and "noaddr" not in node.flags:
+            if node.id not in ids and node.address not in known and "noaddr" not in node.flags:
                 raise StoreUnavailable(
                     f"Redis at {address} belongs to another cluster: it knows {node.address}. "
                     "Empty it with FLUSHALL and CLUSTER RESET HARD, or plan other ports."
@@ -284,18 +319,18 @@ def _give_slots(blueprint: Blueprint) -> None:
             ("CLUSTER", "SET-CONFIG-EPOCH", epoch),
             ("CLUSTER", "ADDSLOTSRANGE", slots.start, slots.stop - 1),
         ]
-    for address, answer in ask_each(questions).items():
+    for address, answer in ask_each(questions, blueprint.login).items():
         for reply in answer if isinstance(answer, list) else [answer]:
             if isinstance(reply, Exception):
                 raise StoreUnavailable(f"Redis at {address} takes no slots: {reply}.")
 
 
-def _introduce(members: Iterable[Member], to: Sequence[Member]) -> None:
+def _introduce(blueprint: Blueprint, members: Iterable[Member], to: Sequence[Member]) -> None:
     """Have processes meet others; gossip does the rest, but slower."""
     meetings: list[Command] = [
         ("CLUSTER", "MEET", _resolve(member.host), member.port, member.bus_port) for member in to
     ]
-    ask_each({member.address: meetings for member in members})
+    ask_each({member.address: meetings for member in members}, blueprint.login)
 
 
 def _resolve(host: str) -> str:
@@ -310,7 +345,7 @@ def _await_acquainted(blueprint: Blueprint, members: Sequence[Member]) -> None:
     missing: list[str] = []
 
     def acquainted() -> bool:
-        views = look(member.address for member in blueprint.members)
+        views = look_around(blueprint)
         ids = {view.me.id for view in views.values() if view is not None}
         missing[:] = [
             member.name
@@ -325,7 +360,7 @@ def _await_acquainted(blueprint: Blueprint, members: Sequence[Member]) -> None:
 
 def _replicate(blueprint: Blueprint, copies: Sequence[Member]) -> None:
     """Make processes copies of whoever serves their shard."""
-    views = look(member.address for member in blueprint.members)
+    views = look_around(blueprint)
     for member in copies:
         master = master_of(blueprint, member.shard, views)
         if master is None:
@@ -335,7 +370,7 @@ def _replicate(blueprint: Blueprint, copies: Sequence[Member]) -> None:
         view = views[master.address]
         assert view is not None
         try:
-            demand(member.address, "CLUSTER", "REPLICATE", view.me.id)
+            demand(member.address, "CLUSTER", "REPLICATE", view.me.id, login=blueprint.login)
         except ReplyError as error:
             raise StoreUnavailable(
                 f"{member.name} at {member.address} does not become a copy: {error}."
@@ -347,16 +382,16 @@ def join_as_copies(blueprint: Blueprint, members: Sequence[Member]) -> None:
 
     Who they were before is forgotten.
     """
-    views = look(member.address for member in blueprint.members)
+    views = look_around(blueprint)
     running = [m for m in blueprint.members if views[m.address] is not None and m not in members]
-    _forget_former(views)
-    _introduce(members, running)
+    _forget_former(blueprint, views)
+    _introduce(blueprint, members, running)
     _await_acquainted(blueprint, [*members, *running])
     _replicate(blueprint, members)
-    _forget_former(look(member.address for member in blueprint.members))
+    _forget_former(blueprint, look_around(blueprint))
 
 
-def _forget_former(views: Views) -> None:
+def _forget_former(blueprint: Blueprint, views: Views) -> None:
     """Have processes forget who was at an address where another answers now."""
     now = {address: view.me.id for address, view in views.items() if view is not None}
     questions: dict[NodeAddress, list[Command]] = {}
@@ -364,7 +399,7 @@ def _forget_former(views: Views) -> None:
         for node in view.nodes if view is not None else []:
             if node.id not in now.values() and (node.address in now or "noaddr" in node.flags):
                 questions.setdefault(address, []).append(("CLUSTER", "FORGET", node.id))
-    ask_each(questions)
+    ask_each(questions, blueprint.login)
 
 
 # -- handing masters over -----------------------------------------------------------------------
@@ -374,8 +409,6 @@ def hand_back(blueprint: Blueprint, server: str | None = None) -> list[Handed]:
     """Move masters to the first process in ring order that runs, or only those of one server.
 
     Redis does it without losing anything: the old master stops writing until the new one has all.
-    A copy that stood for election in the last four node timeouts lets it wait that long; processes
-    of a server that has just returned did not.
     """
     return _hand(blueprint, only_to=server)
 
@@ -385,11 +418,26 @@ def hand_over(blueprint: Blueprint, server: str) -> list[Handed]:
     return _hand(blueprint, away_from=server)
 
 
+def vacate(blueprint: Blueprint, server: str) -> list[Handed]:
+    """Move all masters of a server to others; raises when some have to stay."""
+    handed = hand_over(blueprint, server)
+    masters = masters_of(blueprint, look_around(blueprint))
+    staying = [
+        shard for shard, master in masters.items() if master is None or master.server == server
+    ]
+    if staying:
+        raise StoreUnavailable(
+            f"No other server has a copy in sync of {', '.join(staying)}: do not restart {server} "
+            "now, it would interrupt them."
+        )
+    return handed
+
+
 def _hand(
     blueprint: Blueprint, *, away_from: str | None = None, only_to: str | None = None
 ) -> list[Handed]:
     """Move each master to the first process in ring order that may have it."""
-    views = look(member.address for member in blueprint.members)
+    views = look_around(blueprint)
     moved = []
     for shard, master in masters_of(blueprint, views).items():
         holders = [member for member in blueprint.holding(shard) if member.server != away_from]
@@ -412,13 +460,37 @@ def _fail_over(blueprint: Blueprint, target: Member) -> None:
 
     def serves() -> bool:
         nonlocal asked_s
-        views = look(member.address for member in blueprint.holding(target.shard))
+        views = look_around(blueprint, blueprint.holding(target.shard))
         if master_of(blueprint, target.shard, views) == target:
             return True
-        if time.monotonic() - asked_s >= _ASK_AGAIN_S:
-            with contextlib.suppress(ReplyError, NodeLost):
-                demand(target.address, "CLUSTER", "FAILOVER")
+        with contextlib.suppress(ReplyError, NodeLost):
+            if time.monotonic() - asked_s >= _ASK_AGAIN_S and not _stood_lately(blueprint, target):
+                demand(target.address, "CLUSTER", "FAILOVER", login=blueprint.login)
                 asked_s = time.monotonic()
         return False
 
-    wait_until(serves, FORM_S, lambda: f"{target.name} did not become master of {target.shard}")
+    patience_s = FORM_S + _rest_s(blueprint)
+    wait_until(serves, patience_s, lambda: f"{target.name} did not become master of {target.shard}")
+
+
+def _rest_s(blueprint: Blueprint) -> float:
+    """Seconds for which a copy that stood for election does not stand again."""
+    return max(_REST_S_MIN, 4 * blueprint.tuning.node_timeout_ms / 1000)
+
+
+def _stood_lately(blueprint: Blueprint, copy: Member) -> bool:
+    """Whether a copy may have stood for election too short a time ago to do so again.
+
+    To ask it nevertheless would stop its master for five seconds, in vain. It does not say when it
+    stood, but follows its master since a later moment.
+    """
+    answers = ask(
+        copy.address,
+        ("CLUSTER", "INFO"),
+        ("CLIENT", "LIST", "TYPE", "master"),
+        login=blueprint.login,
+    )
+    info, masters = (answer.decode() if isinstance(answer, bytes) else "" for answer in answers)
+    stood = re.search(r"^cluster_stats_messages_auth-req_sent:[1-9]", info, re.MULTILINE)
+    age_s = re.search(r" age=(\d+) ", masters)
+    return stood is not None and (age_s is None or int(age_s[1]) <= _rest_s(blueprint))

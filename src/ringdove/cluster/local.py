@@ -23,21 +23,29 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from ringdove.cluster import forming, processes
+from ringdove.cluster.converging import converge
 from ringdove.cluster.forming import Handed, ignore
 from ringdove.cluster.layout import (
+    BASE_FILE,
+    LATER_FILE,
+    MANIFEST,
+    MANIFEST_FILE,
     Blueprint,
     Member,
     Tuning,
     decode_blueprint,
     lay_out,
+    rearrange,
     redis_conf,
 )
+from ringdove.cluster.pictures import read_backup
 from ringdove.cluster.processes import Running
 from ringdove.cluster.status import ClusterStatus, look_at
+from ringdove.core.ring import server_number
 from ringdove.errors import InvalidArgument, StoreUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ringdove.cluster.forming import Show
@@ -56,6 +64,14 @@ class _Record(msgspec.Struct, kw_only=True):
     formed: bool = False
     #: Whether `down` was the last that was said.
     stopped: bool = False
+    #: The server that is being added or removed.
+    adding: str = ""
+    removing: str = ""
+
+    @property
+    def change(self) -> str:
+        """What was said to begin the change of servers that is under way."""
+        return "add" if self.adding else f"remove {self.removing}" if self.removing else ""
 
 
 class Returned(NamedTuple):
@@ -67,6 +83,15 @@ class Returned(NamedTuple):
     handed: list[Handed]
 
 
+class Changed(NamedTuple):
+    """A server that was added or removed, and what that has done."""
+
+    server: str
+    started: list[str]
+    handed: list[Handed]
+    ended: list[str]
+
+
 class LocalCluster:
     """A cluster below one directory."""
 
@@ -75,19 +100,29 @@ class LocalCluster:
         self._record = record
 
     @classmethod
-    def make(cls, directory: Path, rings: Rings, tuning: Tuning) -> LocalCluster:
+    def make(
+        cls, directory: Path, rings: Rings, tuning: Tuning, password: str = ""
+    ) -> LocalCluster:
         """A new cluster in a directory that is empty or missing; nothing is started yet."""
         processes.redis_program()
         if directory.exists() and any(directory.iterdir()):
             raise InvalidArgument(f"Directory {directory} is not empty: name another.")
-        count = sum(map(len, rings.placement()))
-        ports = iter(processes.free_ports(2 * count, HOST))
-        blueprint = lay_out(
-            rings, tuning, lambda _server, _ring: HOST, lambda *_: (next(ports), next(ports))
-        )
+        blueprint = lay_out(rings, tuning, _host, _Ports(rings))
+        blueprint = msgspec.structs.replace(blueprint, password=password)
         directory.mkdir(parents=True, exist_ok=True)
         cluster = cls(directory.absolute(), _Record(blueprint=blueprint, pids={}, stopped=True))
         cluster._save()
+        return cluster
+
+    @classmethod
+    def restore(
+        cls, directory: Path, backup: Path, show: Show = ignore, password: str = ""
+    ) -> LocalCluster:
+        """A new cluster that runs and holds what a backup holds; `show` counts what is settled."""
+        former, pictures = read_backup(backup)
+        cluster = cls.make(directory, former.rings, former.tuning, password)
+        cluster.up()
+        cluster.fill(pictures, show)
         return cluster
 
     @classmethod
@@ -104,8 +139,8 @@ class LocalCluster:
 
     @property
     def blueprint(self) -> Blueprint:
-        """Its shape and its processes."""
-        return self._record.blueprint
+        """Its shape and its processes, those that are leaving included."""
+        return self._record.blueprint.stage
 
     @property
     def url(self) -> str:
@@ -129,6 +164,10 @@ class LocalCluster:
         members = self.blueprint.members
         return {m.name for m in members if processes.is_paused(self._running(m))}
 
+    def _members(self, server: str) -> list[Member]:
+        self._refresh()
+        return self.blueprint.on(server)
+
     def _refresh(self) -> None:
         """Take notice of what other commands have written."""
         if LocalCluster.exists(self.directory):
@@ -144,6 +183,7 @@ class LocalCluster:
     def _save(self) -> None:
         path = self.directory / "cluster.json"
         scratch = path.with_suffix(".new")
+        scratch.touch(mode=0o600)  # It may hold a password.
         scratch.write_bytes(msgspec.json.format(msgspec.json.encode(self._record)))
         scratch.replace(path)
 
@@ -163,6 +203,8 @@ class LocalCluster:
     def up(self, show_started: Show = ignore, show_settled: Show = ignore) -> None:
         """Start all processes and make them one cluster, or what it was before `down`.
 
+        A change of servers that was interrupted is finished.
+
         When that fails, or is interrupted, what was started is ended, and what never was a cluster
         is removed: the next attempt takes other ports.
         """
@@ -175,7 +217,9 @@ class LocalCluster:
             self._record.stopped = False
             try:
                 strangers = self._start(self.blueprint.members, show_started)
-                if self._record.formed:
+                if self._record.change:
+                    self._finish_change(show_settled)
+                elif self._record.formed:
                     self._put_in_place(strangers)
                     forming.await_settled(self.blueprint, show=show_settled)
                     forming.hand_back(self.blueprint)
@@ -188,6 +232,26 @@ class LocalCluster:
                 if not self._record.formed:
                     self._discard()
                 raise
+
+    def fill(self, pictures: Mapping[str, Path], show: Show = ignore) -> None:
+        """Restart a new cluster with pictures of its shards; when that fails it is removed.
+
+        All processes of a shard begin with its picture, as with the first part of their
+        append-only file: whoever becomes master, nothing is missing.
+        """
+        try:
+            self.down()
+            for member in self.blueprint.members:
+                log = self._place(member) / "appendonlydir"
+                shutil.rmtree(log)
+                log.mkdir()
+                shutil.copyfile(pictures[member.shard], log / BASE_FILE)
+                (log / LATER_FILE).touch()
+                (log / MANIFEST_FILE).write_text(MANIFEST)
+            self.up(show_settled=show)
+        except BaseException:
+            self._discard()
+            raise
 
     def _discard(self) -> None:
         for server in self.blueprint.rings.names:
@@ -217,10 +281,11 @@ class LocalCluster:
             place = self._place(member)
             place.mkdir(parents=True, exist_ok=True)
             conf = place / "redis.conf"
+            conf.touch(mode=0o600)
             conf.write_text(redis_conf(self.blueprint, member, str(place)))
             self._record.pids[member.name] = processes.start(program, conf).pid
             self._save()  # Whatever happens next, `down` finds it.
-        forming.await_answers(members, show, lambda: self._check_alive(members))
+        forming.await_answers(self.blueprint, members, show, lambda: self._check_alive(members))
         return strangers
 
     def _check_alive(self, members: Sequence[Member]) -> None:
@@ -240,7 +305,7 @@ class LocalCluster:
             nodes = ""
         if nodes and ("myself,master" not in nodes or self._has_log(member)):
             return False
-        if self.blueprint.rings.holders_count == 1:
+        if len(self.blueprint.holding(member.shard)) == 1:
             raise StoreUnavailable(
                 f"{member.name} has lost its data, and there is no copy. Make a new cluster."
             )
@@ -254,23 +319,25 @@ class LocalCluster:
 
     def kill(self, server: str) -> list[int]:
         """End all processes of a server at once, as a power cut would; their ids."""
-        return processes.kill(self.running(self.blueprint.on(server)))
+        return processes.kill(self.running(self._members(server)))
 
     def pause(self, server: str) -> list[int]:
         """Stop all processes of a server where they are; their ids."""
-        return processes.pause(self.running(self.blueprint.on(server)))
+        return processes.pause(self.running(self._members(server)))
 
     def resume(self, server: str, *, hand_back: bool = True) -> Returned:
         """Let the processes of a server go on, and give it its masters back."""
-        members = self.blueprint.on(server)
+        members = self._members(server)
         processes.send_signal(self.running(members), signal.SIGCONT)
+        self._check_unchanging()
         alive = [m for m in members if processes.is_alive(self._running(m))]
         forming.await_settled(self.blueprint, alive)
         return Returned([], [], forming.hand_back(self.blueprint, server) if hand_back else [])
 
     def status(self) -> ClusterStatus:
         """Who is master and copy of what."""
-        return look_at(self.blueprint, self.paused())
+        paused = self.paused()
+        return look_at(self.blueprint, paused)
 
     def await_taken_over(self, server: str) -> bool:
         """Wait until other servers serve what a server held; False when they do not, in time."""
@@ -285,6 +352,7 @@ class LocalCluster:
         last second may be missing, and copies that have it lose it to the master that does not.
         """
         with self._alone():
+            self._check_unchanging()
             members = self.blueprint.on(server)
             if self.running(members):
                 forming.hand_over(self.blueprint, server)
@@ -296,6 +364,94 @@ class LocalCluster:
             forming.await_settled(self.blueprint, members)
             handed = forming.hand_back(self.blueprint, server) if hand_back else []
         return Returned([m.name for m in members], [m.name for m in strangers], handed)
+
+    def restart_all(self, show: Show = ignore) -> list[Handed]:
+        """Restart every server, one after the other: after an upgrade of Redis, for example.
+
+        Each hands its masters over first and gets them back, and the next one follows when every
+        copy is in sync. `show` is told how many are done.
+        """
+        self._refresh()
+        names = self.blueprint.rings.names
+        self._check_up(names)
+        handed = []
+        for done, server in enumerate(names, start=1):
+            handed += self.restart(server).handed
+            forming.await_settled(self.blueprint)
+            show(done)
+        return handed
+
+    def _check_unchanging(self) -> None:
+        """Refuse what would wait for processes that are leaving."""
+        if self._record.change:
+            raise StoreUnavailable(
+                "A change of servers was interrupted: finish it first, with 'ringdove cluster "
+                f"{self._record.change} --dir {self.directory}'."
+            )
+
+    def _check_up(self, servers: Iterable[str]) -> None:
+        """Refuse what needs servers of which some are down."""
+        for server in servers:
+            members = self.blueprint.on(server)
+            if len(self.running(members)) < len(members):
+                raise StoreUnavailable(f"Server {server} is down: restart or remove it first.")
+
+    # -- growing and shrinking ------------------------------------------------------------------
+
+    def add(self, show: Show = ignore) -> Changed:
+        """Add a server, after the last: it takes its share of masters and copies.
+
+        An addition that was interrupted is finished instead.
+        """
+        with self._alone():
+            if not self._record.adding:
+                self._finish_change(ignore)
+                rings = self.blueprint.rings.added()
+                self._begin_change(rings, adding=rings.names[-1])
+            return self._finish_change(show)
+
+    def remove(self, server: str, show: Show = ignore) -> Changed:
+        """Remove a server: others take what it holds before it ends. It may be down already."""
+        with self._alone():
+            if self._record.removing != server:
+                self._finish_change(ignore)
+                self.blueprint.on(server)
+                rings = self.blueprint.rings.removed(server_number(server))
+                self._begin_change(rings, removing=server)
+            return self._finish_change(show)
+
+    def _begin_change(self, rings: Rings, *, adding: str = "", removing: str = "") -> None:
+        """Write down what is to be, unless somebody is missing who must help."""
+        self._check_up(name for name in self.blueprint.rings.names if name != removing)
+        self._record.blueprint = rearrange(self._record.blueprint, rings, _host, _Ports(rings))
+        self._record.adding, self._record.removing = adding, removing
+        self._save()
+
+    def _finish_change(self, show: Show) -> Changed:
+        """Do what is left of the change that was begun, if one was."""
+        target = self._record.blueprint
+        if not self._record.change:
+            return Changed("", [], [], [])
+        new = [m for m in target.members if not processes.is_alive(self._running(m))]
+        self._start(new)
+        done = converge(target, show)
+        ended = self._dismiss(target.leaving)
+        server = self._record.adding or self._record.removing
+        self._record.blueprint = msgspec.structs.replace(target, leaving=[])
+        self._record.adding = self._record.removing = ""
+        self._save()
+        return Changed(server, [member.name for member in new], done.handed, ended)
+
+    def _dismiss(self, members: Sequence[Member]) -> list[str]:
+        """End processes that hold nothing any more and remove their directories; their names."""
+        processes.end([self._running(member) for member in members])
+        for member in members:
+            shutil.rmtree(self._place(member), ignore_errors=True)
+            self._record.pids.pop(member.name, None)
+        for server in {member.server for member in members}:
+            with contextlib.suppress(OSError):  # Others of the same server stay.
+                (self.directory / server).rmdir()
+        return [member.name for member in members]
 
     def _put_in_place(self, strangers: Sequence[Member]) -> None:
         """Have processes without their past join as copies of what others hold."""
@@ -313,6 +469,21 @@ class LocalCluster:
                 f"{', '.join(unserved)}: start the servers first that hold a copy."
             )
         forming.join_as_copies(self.blueprint, strangers)
+
+
+def _host(_server: int, _ring: int) -> str:
+    return HOST
+
+
+class _Ports:
+    """Free ports for all processes of a layout."""
+
+    def __init__(self, rings: Rings) -> None:
+        count = sum(map(len, rings.placement()))
+        self._free = iter(processes.free_ports(2 * count, HOST))
+
+    def __call__(self, _server: int, _ring: int, _rank: int) -> tuple[int, int]:
+        return next(self._free), next(self._free)
 
 
 def _read(directory: Path) -> _Record:

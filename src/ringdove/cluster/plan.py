@@ -5,32 +5,39 @@ OUT/README.txt                      what to do, and what lies where
 OUT/HOST/SHARD.conf                 the configuration of each process of a host
 OUT/HOST/start.sh                   starts one process, never an empty master
 OUT/HOST/ringdove-redis@.service    the same as a systemd unit
+OUT/HOST/backup.sh, restore.sh      take pictures of shards once a day, begin with them again
 OUT/HOST/install.sh                 puts all of it where it belongs and starts it
+OUT/HOST/retire.sh                  ends what a change of servers has left over
+
+A plan may be made from another, with a host more or less. Processes that both have stay as they
+are; new ones get free ports, so that those that are leaving run beside them until all is moved.
 """
 
 from __future__ import annotations
 
+from itertools import chain
 from string import Template
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from ringdove.cluster.forming import take_over_s
+from ringdove.cluster.hosts import BACKUPS_KEPT, host_files, host_of
 from ringdove.cluster.layout import (
     Blueprint,
     decode_blueprint,
+    encode_blueprint,
     is_address,
     lay_out,
-    redis_conf,
+    rearrange,
 )
-from ringdove.core.ring import COPIES_MAX
+from ringdove.core.ring import COPIES_MAX, RINGS, server_name, server_number
 from ringdove.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from ringdove.cluster.layout import Tuning
+    from ringdove.cluster.layout import Member, Tuning
     from ringdove.core.ring import Rings
 
 #: The first port; ring 2 has its own decade, and the cluster's own talk is 10,000 higher.
@@ -39,101 +46,6 @@ _RING_PORTS, _BUS_PORTS = 10, 10_000
 _PORT_MAX = 65_535
 
 DATA_DEFAULT = "/var/lib/ringdove-redis"
-_ETC = "/etc/ringdove-redis"
-
-_START = Template("""\
-#!/bin/sh
-# Starts one Redis process of the fabric:  start.sh SHARD [redis-server options]
-# Written by 'ringdove cluster plan'.
-#
-# Never an empty master: one that comes back empty before its copies have noticed its absence wipes
-# them. A process that was a master waits until another has taken over. If none does, it starts from
-# its append-only file. One that has lost that file forgets who it was and starts as a stranger,
-# which 'ringdove cluster create --plan' makes a copy again.
-set -eu
-shard=$$1
-shift
-conf=$$(cd "$$(dirname "$$0")" && pwd)/$$shard.conf
-data=$data/$$shard
-server=$$(command -v redis-server || command -v valkey-server)
-cli=$$(command -v redis-cli || command -v valkey-cli)
-
-case $$shard in
-$peers
-*) echo "start.sh: this host holds no shard $$shard" >&2; exit 2 ;;
-esac
-
-was_master() { grep -qs 'myself,master' "$$data/nodes.conf"; }
-has_log() { ls "$$data"/appendonlydir/*.manifest >/dev/null 2>&1; }
-taken_over() {
-    for peer in $$peers; do
-        timeout 2 "$$cli" -h "$${peer%:*}" -p "$${peer##*:}" CLUSTER NODES 2>/dev/null \\
-            | grep -q 'myself,master.* connected [0-9]' && return 0
-    done
-    return 1
-}
-
-mkdir -p "$$data"
-if was_master && [ -n "$$peers" ]; then
-    waited=0
-    until taken_over || [ $$waited -ge $seconds ]; do
-        sleep 1
-        waited=$$((waited + 1))
-    done
-    if ! has_log; then
-        if ! taken_over; then
-            echo "start.sh: $$shard has lost its data and nobody has taken over: not started" >&2
-            exit 1
-        fi
-        rm -f "$$data/nodes.conf"
-    fi
-fi
-exec "$$server" "$$conf" "$$@"
-""")
-
-_UNIT = Template("""\
-[Unit]
-Description=Redis for Ringdove, shard %i
-After=network-online.target
-Wants=network-online.target
-
-[Service]
-Type=notify
-User=redis
-Group=redis
-ExecStart=$etc/start.sh %i --supervised systemd
-TimeoutStartSec=infinity
-TimeoutStopSec=60
-Restart=always
-RestartSec=2
-LimitNOFILE=65535
-NoNewPrivileges=true
-PrivateTmp=true
-ProtectHome=true
-ProtectSystem=strict
-ReadWritePaths=$data
-
-[Install]
-WantedBy=multi-user.target
-""")
-
-_INSTALL = Template("""\
-#!/bin/sh
-# Installs and starts the Redis processes of server $server. Run as root on host $host.
-set -eu
-cd "$$(dirname "$$0")"
-command -v redis-server >/dev/null || command -v valkey-server >/dev/null || {
-    echo "There is no redis-server: apt-get install redis-server (7 or newer)" >&2
-    exit 1
-}
-install -d -m 755 $etc
-install -d -m 750 -o redis -g redis $data
-install -m 644 -- *.conf $etc/
-install -m 755 start.sh $etc/start.sh
-install -m 644 ringdove-redis@.service /etc/systemd/system/
-systemctl daemon-reload
-systemctl enable --now $units
-""")
 
 _README = Template("""\
 A Redis cluster for Ringdove: $servers servers, $processes processes, $copies.
@@ -147,13 +59,19 @@ $install
        ringdove cluster create --plan $out
 
    Say it again after a failure: it joins what has lost its data and hands masters back.
-
+$retire
 3. Serve queues on it:
 
        ringdove serve --store $url
 
-These Redis processes have no password: let nobody but the hosts above and the Ringdove servers
-reach their ports ($ports, and the same plus $bus for the cluster's own talk).
+Every host keeps the backups of the last $kept days in $data-backup, of the shards whose master it
+had then. To restore: copy the pictures of one day from all hosts into one directory, stop the units
+ringdove-redis@SHARD on all hosts, run /etc/ringdove-redis/restore.sh DIRECTORY on each, start them.
+On this machine 'ringdove cluster restore' makes a cluster of such a directory with its plan.json.
+
+$secret
+Let nobody but the hosts above and the Ringdove servers reach the ports of these processes ($ports,
+and the same plus $bus for the cluster's own talk, which asks for no password). They do not encrypt.
 $names
 Failures:
 
@@ -163,6 +81,16 @@ Layout:
 
 $layout
 """)
+
+_RETIRE = Template("""
+   It has moved what these processes held, without a moment in which a copy was missing. They hold
+   nothing now; end them where they run, and only then:
+
+$retire
+""")
+
+_GUARDED = "The URL above and other files here hold a password: keep them to yourself."
+_UNGUARDED = "These processes have no password."
 
 _NAMES = """
 Hosts are given by name here. Each must find its own name at an address that the others reach:
@@ -176,30 +104,110 @@ def make_plan(
     hosts: Sequence[str],
     second_hosts: Sequence[str] = (),
     port: int = PORT_DEFAULT,
+    data: str = DATA_DEFAULT,
+    password: str = "",
 ) -> Blueprint:
     """The blueprint for hosts; ring 2 may have addresses of its own, on a second network."""
     _check_hosts(rings, hosts, second_hosts)
+    _check_data(data)
     highest = port + _RING_PORTS + COPIES_MAX + _BUS_PORTS
     if port < 1024 or highest > _PORT_MAX:
         raise InvalidArgument(
             f"Ports from {port} do not fit: ports up to {highest} are needed; begin between 1024 "
             f"and {_PORT_MAX - highest + port}."
         )
+    by_server = {
+        name: [first, second]
+        for name, first, second in zip(rings.names, hosts, second_hosts or hosts, strict=True)
+    }
+    places = _Places(by_server, port)
+    found = lay_out(rings, tuning, places.host, places.ports)
+    return msgspec.structs.replace(found, hosts=by_server, data=data, password=password)
 
-    def ports(_server: int, ring: int, rank: int) -> tuple[int, int]:
-        chosen = port + _RING_PORTS * (ring - 1) + rank
-        return chosen, chosen + _BUS_PORTS
 
-    def host(server: int, ring: int) -> str:
-        return (second_hosts or hosts)[server] if ring == 2 else hosts[server]
+def add_host(former: Blueprint, host: str, second_host: str = "") -> Blueprint:
+    """The plan with one more server, after the last, on another host."""
+    rings = former.rings.added()
+    hosts = _hosts(former) | {rings.names[-1]: [host, second_host or host]}
+    present = [hosts[name] for name in rings.names]
+    two_networks = any(first != second for first, second in present)
+    if two_networks and not second_host:
+        raise InvalidArgument(f"Give the address of {host} on the second network too.")
+    seconds = [second for _, second in present] if two_networks or second_host else []
+    _check_hosts(rings, [first for first, _ in present], seconds)
+    return _rearranged(former, rings, hosts)
 
-    return lay_out(rings, tuning, host, ports)
+
+def remove_host(former: Blueprint, host: str) -> Blueprint:
+    """The plan without a server, which is named by its host."""
+    rings = former.rings.removed(server_number(server_on(former, host)))
+    return _rearranged(former, rings, _hosts(former))
+
+
+def server_on(blueprint: Blueprint, host: str) -> str:
+    """The server on a host."""
+    hosts = _hosts(blueprint)
+    server = next((name for name in blueprint.rings.names if host in hosts[name]), None)
+    if server is None:
+        known = ", ".join(hosts[name][0] for name in blueprint.rings.names)
+        raise InvalidArgument(f"There is no host {host!r} in the plan; it has {known}.")
+    return server
+
+
+def _hosts(former: Blueprint) -> dict[str, list[str]]:
+    """The addresses of each server on both networks."""
+    if former.hosts:
+        return former.hosts
+    found: dict[str, list[str]] = {}
+    for member in former.members:  # Of version 1: every server holds shards of both rings.
+        both = found.setdefault(member.server, ["", ""])
+        both[former.shards[member.shard].ring - 1] = member.host
+    return found
+
+
+def _rearranged(former: Blueprint, rings: Rings, hosts: dict[str, list[str]]) -> Blueprint:
+    first_port = min(member.port for member in former.stage.members)
+    places = _Places(hosts, first_port, former.stage.members)
+    found = rearrange(former, rings, places.host, places.ports)
+    used = {member.server for member in found.stage.members}
+    kept = {server: both for server, both in hosts.items() if server in used}
+    return msgspec.structs.replace(found, hosts=kept, data=former.data or DATA_DEFAULT)
+
+
+class _Places:
+    """Where processes are to be: the first port that is free on the host of their server."""
+
+    def __init__(
+        self, hosts: dict[str, list[str]], first_port: int, members: Sequence[Member] = ()
+    ) -> None:
+        self._hosts = hosts
+        self._first_port = first_port
+        self._taken = {(member.host, member.port) for member in members}
+
+    def host(self, server: int, ring: int) -> str:
+        """The address of a server on the network of a ring."""
+        return self._hosts[server_name(server)][ring - 1]
+
+    def ports(self, server: int, ring: int, _rank: int) -> tuple[int, int]:
+        """A port that no process there has, and the one for the cluster's own talk."""
+        host = self.host(server, ring)
+        for port in self._candidates(ring):
+            if (host, port) not in self._taken:
+                self._taken.add((host, port))
+                return port, port + _BUS_PORTS
+        raise InvalidArgument(f"Host {host} has no port left from {self._first_port} on.")
+
+    def _candidates(self, ring: int) -> Iterable[int]:
+        """The decade of the ring, then what comes after both."""
+        own = self._first_port + _RING_PORTS * (ring - 1)
+        further = range(self._first_port + RINGS * _RING_PORTS, _PORT_MAX - _BUS_PORTS + 1)
+        return chain(range(own, own + _RING_PORTS), further)
 
 
 def _check_hosts(rings: Rings, hosts: Sequence[str], second_hosts: Sequence[str]) -> None:
-    if len(hosts) != rings.servers or len(second_hosts) not in (0, len(hosts)):
+    if len(hosts) != len(rings.order) or len(second_hosts) not in (0, len(hosts)):
         raise InvalidArgument(
-            f"{rings.servers} servers need as many hosts, on a second network too."
+            f"{len(rings.order)} servers need as many hosts, on a second network too."
         )
     for host in [*hosts, *second_hosts]:
         if not host or set(host) & set(" \t/\\\"'$`;&|<>(){}*?#%,@") or host.startswith("-"):
@@ -211,24 +219,34 @@ def _check_hosts(rings: Rings, hosts: Sequence[str], second_hosts: Sequence[str]
         raise InvalidArgument("With two networks give addresses, not names, for both.")
 
 
-def write_plan(blueprint: Blueprint, out: Path, data: str = DATA_DEFAULT) -> list[Path]:
+def _check_data(data: str) -> None:
+    if not data.startswith("/") or set(data) & set(" \t\"'$`\\"):
+        raise InvalidArgument(f"{data!r} is no data directory: give a plain absolute path.")
+
+
+def write_plan(blueprint: Blueprint, out: Path) -> list[Path]:
     """Write all files of a plan; those written."""
     if out.exists() and any(out.iterdir()):
         raise InvalidArgument(f"Directory {out} is not empty: name another.")
-    if not data.startswith("/") or set(data) & set(" \t\"'$`\\"):
-        raise InvalidArgument(f"{data!r} is no data directory: give a plain absolute path.")
-    files = {
-        "plan.json": msgspec.json.format(msgspec.json.encode(blueprint)).decode() + "\n",
-        "README.txt": _readme(blueprint, out),
-    }
-    for server in blueprint.rings.names:
-        files |= _host_files(blueprint, server, data)
+    files = {"plan.json": encode_blueprint(blueprint), "README.txt": _readme(blueprint, out)}
+    for server in dict.fromkeys(member.server for member in blueprint.stage.members):
+        host = host_of(blueprint, server)
+        files |= {f"{host}/{name}": text for name, text in host_files(blueprint, server).items()}
     for name, text in files.items():
         path = out / name
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)  # Some of them hold a password.
         path.write_text(text)
-        path.chmod(0o755 if name.endswith(".sh") else 0o644)
+        path.chmod(0o700 if name.endswith(".sh") else 0o600)
     return [out / name for name in files]
+
+
+def settle_plan(directory: Path) -> None:
+    """Note in a plan that it was carried out: nobody is leaving any more."""
+    blueprint = read_plan(directory)
+    if blueprint.leaving:
+        path = directory / "plan.json"
+        path.write_text(encode_blueprint(msgspec.structs.replace(blueprint, leaving=[])))
 
 
 def read_plan(directory: Path) -> Blueprint:
@@ -241,35 +259,6 @@ def read_plan(directory: Path) -> Blueprint:
             f"There is no plan in {directory}. Write one with 'ringdove cluster plan'."
         ) from error
     return decode_blueprint(data, str(path))
-
-
-def host_of(blueprint: Blueprint, server: str) -> str:
-    """The host of a server, by its address on the first network."""
-    return blueprint.on(server)[0].host
-
-
-def _host_files(blueprint: Blueprint, server: str, data: str) -> dict[str, str]:
-    host = host_of(blueprint, server)
-    members = blueprint.on(server)
-    peers = []
-    for member in members:
-        others = [m for m in blueprint.holding(member.shard) if m.server != server]
-        peers.append(f'{member.shard}) peers="{" ".join(str(m.address) for m in others)}" ;;')
-    start = _START.substitute(
-        data=data, peers="\n".join(peers), seconds=round(take_over_s(blueprint))
-    )
-    units = " ".join(f"ringdove-redis@{member.shard}" for member in members)
-    files = {
-        "start.sh": start,
-        "ringdove-redis@.service": _UNIT.substitute(etc=_ETC, data=data),
-        "install.sh": _INSTALL.substitute(
-            server=server, host=host, etc=_ETC, data=data, units=units
-        ),
-    }
-    for member in members:
-        conf = redis_conf(blueprint, member, f"{data}/{member.shard}")
-        files[f"{member.shard}.conf"] = conf
-    return {f"{host}/{name}": text for name, text in files.items()}
 
 
 def _readme(blueprint: Blueprint, out: Path) -> str:
@@ -285,14 +274,26 @@ def _readme(blueprint: Blueprint, out: Path) -> str:
         url=blueprint.url,
         ports=", ".join(map(str, ports)),
         bus=_BUS_PORTS,
-        install="\n".join(
-            f"       scp -r {out}/{host} root@{host}: && ssh root@{host} sh {host}/install.sh"
-            for host in hosts
-        ),
+        install="\n".join(_run(out, host, "install.sh") for host in hosts),
+        retire=_retire(blueprint, out),
+        secret=_GUARDED if blueprint.password else _UNGUARDED,
+        kept=BACKUPS_KEPT,
+        data=blueprint.data,
         names="" if all(map(is_address, hosts)) else _NAMES,
         failures="\n".join(f"- {line}" for line in blueprint.rings.tell_failures()),
         layout="\n".join(layout_lines(blueprint)),
     )
+
+
+def _retire(blueprint: Blueprint, out: Path) -> str:
+    """What to do with the processes that a change of servers leaves over."""
+    servers = dict.fromkeys(member.server for member in blueprint.leaving)
+    lines = [_run(out, host_of(blueprint, server), "retire.sh") for server in servers]
+    return _RETIRE.substitute(retire="\n".join(lines)) if lines else ""
+
+
+def _run(out: Path, host: str, script: str) -> str:
+    return f"       scp -r {out}/{host} root@{host}: && ssh root@{host} sh {host}/{script}"
 
 
 def layout_lines(blueprint: Blueprint) -> list[str]:

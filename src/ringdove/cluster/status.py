@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
-from ringdove.cluster.forming import masters_of
+from ringdove.cluster.asking import NO_LOGIN
+from ringdove.cluster.forming import look_around, masters_of
 from ringdove.cluster.views import look
 from ringdove.core.ring import RINGS, SLOTS
 from ringdove.errors import StoreUnavailable
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from ringdove.cluster.layout import Blueprint, Member
     from ringdove.cluster.views import Node, View
-    from ringdove.stores.fabric.wire import NodeAddress
+    from ringdove.stores.fabric.wire import Login, NodeAddress
 
     Views = Mapping[NodeAddress, View | None]
 
@@ -91,7 +92,7 @@ def look_at(blueprint: Blueprint, paused: Collection[str] = ()) -> ClusterStatus
     """Ask every process; those that are known to be paused are not waited for."""
     asked = [member for member in blueprint.members if member.name not in paused]
     views: dict[NodeAddress, View | None] = {m.address: None for m in blueprint.members}
-    views |= look(member.address for member in asked)
+    views |= look_around(blueprint, asked)
     masters = masters_of(blueprint, views)
     members = [_member(m, masters[m.shard], views, paused) for m in blueprint.members]
     shards = [_shard(blueprint, name, members) for name in blueprint.shards]
@@ -105,7 +106,7 @@ def look_at(blueprint: Blueprint, paused: Collection[str] = ()) -> ClusterStatus
         ok=all(served) and all(member.state in ("master", "copy") for member in members),
         serving=all(served),
         url=blueprint.url,
-        servers={name: _server(name, members) for name in blueprint.rings.names},
+        servers={name: _server(name, members) for name in _servers(blueprint)},
         shards=shards,
         members=members,
     )
@@ -152,6 +153,11 @@ def _shard(blueprint: Blueprint, name: str, members: Sequence[MemberStatus]) -> 
     )
 
 
+def _servers(blueprint: Blueprint) -> list[str]:
+    """The servers in ring order, and one that is being removed."""
+    return list(dict.fromkeys([*blueprint.rings.names, *(m.server for m in blueprint.members)]))
+
+
 def _server(name: str, members: Sequence[MemberStatus]) -> str:
     """Up, down, paused, or which of its processes are not up."""
     states = [member.state for member in members if member.server == name]
@@ -170,7 +176,7 @@ def draw(blueprint: Blueprint, status: ClusterStatus, columns: int) -> list[Text
     from rich.text import Text  # noqa: PLC0415  only who draws pays for it
 
     per_row = max(1, (columns + _GAP_COLUMNS) // (_BOX_COLUMNS + _GAP_COLUMNS))
-    names = blueprint.rings.names
+    names = list(status.servers)
     rows = [names[start : start + per_row] for start in range(0, len(names), per_row)]
     lines: list[Text] = []
     for number, row in enumerate(rows):
@@ -203,30 +209,39 @@ def _arrows(blueprint: Blueprint, ring: int, servers: int, *, first: bool, last:
 def _boxes(blueprint: Blueprint, status: ClusterStatus, row: Sequence[str]) -> list[Text]:
     from rich.text import Text  # noqa: PLC0415
 
-    boxes = [_box(blueprint, status, name) for name in row]
+    held = {name: _held(blueprint, name) for name in row}
+    heights = [max(len(rings[ring]) for rings in held.values()) for ring in range(RINGS)]
+    boxes = [_box(status, name, rings, heights) for name, rings in held.items()]
     gap = Text(" " * _GAP_COLUMNS)
     return [gap.join(parts) for parts in zip(*boxes, strict=True)]
 
 
-def _box(blueprint: Blueprint, status: ClusterStatus, server: str) -> list[Text]:
+def _held(blueprint: Blueprint, server: str) -> list[list[str]]:
+    """The shards that a server holds, of each ring."""
+    shards = [member.shard for member in blueprint.on(server)]
+    rings = range(1, RINGS + 1)
+    return [[shard for shard in shards if blueprint.shards[shard].ring == r] for r in rings]
+
+
+def _box(
+    status: ClusterStatus, server: str, rings: Sequence[Sequence[str]], heights: Sequence[int]
+) -> list[Text]:
+    """A server with what it holds of each ring, as high as its neighbours."""
     from rich.text import Text  # noqa: PLC0415
 
     inside = _BOX_COLUMNS - 2
     border = {"up": "", "down": "red"}.get(status.servers[server], "yellow")
     found = {m.shard: m for m in status.members if m.server == server}
-    lines = [
-        Text(f"┌{server:─^{inside}}┐", border),
-    ]
-    for ring in range(1, RINGS + 1):
-        held = [m.shard for m in blueprint.on(server) if blueprint.shards[m.shard].ring == ring]
-        for shard in held:
-            mark, style, _ = _MARKS[found[shard].state]
-            lines.append(
-                Text.assemble(
-                    ("│", border), (f" {mark} {shard:<{inside - 3}}", style), ("│", border)
-                )
-            )
-        edge = "└┘" if ring == RINGS else "├┤"
+    lines = [Text(f"┌{server:─^{inside}}┐", border)]
+    for number, (shards, height) in enumerate(zip(rings, heights, strict=True), start=1):
+        for place in range(height):
+            mark, style, shard = " ", "", ""
+            if place < len(shards):
+                shard = shards[place]
+                mark, style, _ = _MARKS[found[shard].state]
+            text = (f" {mark} {shard:<{inside - 3}}", style)
+            lines.append(Text.assemble(("│", border), text, ("│", border)))
+        edge = "└┘" if number == RINGS else "├┤"
         lines.append(Text(f"{edge[0]}{'─' * inside}{edge[1]}", border))
     return lines
 
@@ -244,9 +259,9 @@ class ForeignShard(NamedTuple):
     down: bool
 
 
-def look_at_foreign(seeds: Sequence[NodeAddress]) -> list[ForeignShard]:
+def look_at_foreign(seeds: Sequence[NodeAddress], login: Login = NO_LOGIN) -> list[ForeignShard]:
     """The masters of any Redis cluster, as the first of its nodes that answers sees them."""
-    views = look(seeds)
+    views = look(seeds, login)
     view = next((found for seed in seeds if (found := views[seed]) is not None), None)
     if view is None:
         raise StoreUnavailable(f"No node answers at {', '.join(map(str, seeds))}.")

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ringdove.cluster.asking import ANSWER_S, ask_each
+from ringdove.cluster.asking import NO_LOGIN, ask_each
 from ringdove.errors import StoreUnavailable
 from ringdove.stores.fabric.wire import NodeAddress, NodeLost, ReplyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from ringdove.stores.fabric.wire import Login
 
 _QUESTIONS = (("CLUSTER", "NODES"), ("CLUSTER", "INFO"), ("INFO", "replication"))
 
@@ -61,10 +63,10 @@ class View(NamedTuple):
 
 
 def look(
-    addresses: Iterable[NodeAddress], timeout_s: float = ANSWER_S
+    addresses: Iterable[NodeAddress], login: Login = NO_LOGIN
 ) -> dict[NodeAddress, View | None]:
     """What each process says; None for one that does not answer, or is still loading its data."""
-    answers = ask_each(dict.fromkeys(addresses, _QUESTIONS), timeout_s)
+    answers = ask_each(dict.fromkeys(addresses, _QUESTIONS), login)
     return {address: _view(address, answer) for address, answer in answers.items()}
 
 
