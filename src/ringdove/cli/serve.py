@@ -17,20 +17,37 @@ if TYPE_CHECKING:
     from ringdove.server import Server
 
 Flag = Annotated[bool, Parameter(negative="")]
+SlowdownMs = Annotated[
+    int | None,
+    Parameter(
+        help="With --store: a node that takes longer is slow, and what may go elsewhere does; "
+        "by default 400."
+    ),
+]
+TlsCert = Annotated[
+    str | None,
+    Parameter(
+        help="File with the server's certificate chain; clients then connect with ringdoves://."
+    ),
+]
+TlsKey = Annotated[str | None, Parameter(help="File with the certificate's key.")]
+TlsClientCa = Annotated[
+    str | None, Parameter(help="File with the authority whose clients alone may connect.")
+]
 
 
 def serve(
     *,
     store: str | None = None,
-    slowdown_ms: int | None = None,
+    slowdown_ms: SlowdownMs = None,
     host: str | None = None,
     port: int | None = None,
     http: int | None = None,
     unix: str | None = None,
     token: str | None = None,
-    tls_cert: str | None = None,
-    tls_key: str | None = None,
-    tls_client_ca: str | None = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_client_ca: TlsClientCa = None,
     insecure: Flag = False,
     sqs_strict: Flag = False,
     memory: Flag = False,
@@ -49,9 +66,6 @@ def serve(
     ----------
     store
         A Redis or Valkey cluster to keep queues on: redis://HOST:PORT,HOST:PORT.
-    slowdown_ms
-        With --store: a node that takes longer is slow, and what may go elsewhere does; by default
-        400.
     host
         Address to listen on, by default 127.0.0.1. Others need a token and TLS.
     port
@@ -62,12 +76,6 @@ def serve(
         Path of a unix socket for the native protocol.
     token
         A secret that clients must present: ringdove://:TOKEN@HOST:PORT.
-    tls_cert
-        File with the server's certificate chain; clients then connect with ringdoves://.
-    tls_key
-        File with the certificate's key.
-    tls_client_ca
-        File with the authority whose clients alone may connect.
     insecure
         Allow an address that others can reach without a token and TLS.
     sqs_strict

@@ -17,10 +17,22 @@ if TYPE_CHECKING:
     from ringdove.core.block import Block
     from ringdove.core.index import Index
     from ringdove.core.runs import Source
+    from ringdove.stores.base import StripeId
 
 
 #: Bytes of a record's key; LMDB allows 511.
 RECORD_KEY_BYTES_MAX = 500
+
+
+class OneNode:
+    """A store that is wholly in this process."""
+
+    def node_of(self, stripe: StripeId) -> None:
+        """See StripeStore."""
+
+    def is_near(self, stripe: StripeId) -> bool:  # noqa: ARG002
+        """See StripeStore."""
+        return True
 
 
 #: Tokens drawn and not given out yet; popping is atomic.

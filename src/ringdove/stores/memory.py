@@ -29,6 +29,7 @@ from ringdove.stores.base import (
     StripeStats,
 )
 from ringdove.stores.local import (
+    OneNode,
     check_expected,
     check_record,
     committable,
@@ -85,7 +86,7 @@ class _MemoryStripe:
         watch.resolve(None)
 
 
-class MemoryStore:
+class MemoryStore(OneNode):
     """See `ringdove.stores.base.Store` for the contract."""
 
     def __init__(self, clock: Clock | None = None, seed: int | None = None) -> None:
@@ -334,13 +335,6 @@ class MemoryStore:
         state.tidy(self.clock.now_ms())
         oldest_ms = state.blocks[0].stored_ms if state.blocks else 0
         return stripe_stats(state.stripe, oldest_ms, self.clock.now_ms())
-
-    def node_of(self, stripe: StripeId) -> None:
-        """See StripeStore."""
-
-    def is_near(self, stripe: StripeId) -> bool:  # noqa: ARG002
-        """See StripeStore."""
-        return True
 
     def watch(self, stripe: StripeId) -> Pending[None]:
         """See StripeStore."""

@@ -21,6 +21,7 @@ from ringdove.core.settings import check_name
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION, find_time, parts
 from ringdove.errors import ConnectionClosed, StoreCorrupted
 from ringdove.pending import Pending, on_event_loop
+from ringdove.stores import local
 from ringdove.stores.base import (
     Claim,
     Claimed,
@@ -71,7 +72,7 @@ _CLOCK_AHEAD_MS_MAX = 366 * 24 * 3600 * 1000
 _READ_THREADS = 4
 
 
-class EmbeddedStore:
+class EmbeddedStore(local.OneNode):
     """A data directory in use by this process; the contract is in `ringdove.stores.base`."""
 
     def __init__(
@@ -482,13 +483,6 @@ class EmbeddedStore:
                 return stripe_stats(state.stripe, oldest_ms, self.clock.now_ms())
 
         return await self._off_loop(stats)
-
-    def node_of(self, stripe: StripeId) -> None:
-        """See StripeStore."""
-
-    def is_near(self, stripe: StripeId) -> bool:  # noqa: ARG002
-        """See StripeStore."""
-        return True
 
     def watch(self, stripe: StripeId) -> Pending[None]:
         """See StripeStore."""

@@ -10,12 +10,11 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from ringdove import limits
 from ringdove.clock import Clock, SystemClock
-from ringdove.core.block import Block
 from ringdove.core.dedup import Appended, check_segment
 from ringdove.core.runs import LeasedRun
 from ringdove.core.settings import check_name
@@ -25,12 +24,8 @@ from ringdove.errors import (
     InvalidArgument,
     OffsetTrimmed,
     QueueNotFound,
-    RingdoveError,
-    StoreCorrupted,
     StoreUnavailable,
 )
-from ringdove.pending import Pending
-from ringdove.protocol.messages import WireError, decode_error
 from ringdove.stores.base import (
     Claim,
     Claimed,
@@ -45,19 +40,28 @@ from ringdove.stores.base import (
 from ringdove.stores.fabric.cluster import Cluster, slot_of
 from ringdove.stores.fabric.library import function
 from ringdove.stores.fabric.near import Near
+from ringdove.stores.fabric.places import BlockCache, Place
 from ringdove.stores.fabric.url import parse_url
-from ringdove.stores.fabric.wire import WAIT_MS, Copies, Large
+from ringdove.stores.fabric.wire import WAIT_MS, Copies
+from ringdove.stores.fabric.words import (
+    accepted,
+    answer_of,
+    appended_of,
+    block_of,
+    copies_needed,
+    segment_words,
+    settings_words,
+)
 from ringdove.stores.local import check_record
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
+    from ringdove.core.block import Block
     from ringdove.core.dedup import Segment
     from ringdove.core.settings import QueueSettings
+    from ringdove.pending import Pending
     from ringdove.stores.fabric.wire import Word
-
-#: Suffixes of a stripe's keys, in the order of `library.lua`.
-_SUFFIXES = "mlnkpijxfyoc"
 
 _RECORDS_TAG = b"ringdove-records"
 _RECORDS_SLOT = slot_of(_RECORDS_TAG)
@@ -65,78 +69,6 @@ _RECORD_KEYS = tuple(b"rd:{%b}:%b" % (_RECORDS_TAG, suffix) for suffix in (b"v",
 
 #: Stripes whose keys are remembered.
 _STRIPES_MAX = 10_000
-
-
-class _Place:
-    """A stripe's keys and slot, and what is remembered of it."""
-
-    def __init__(self, stripe: StripeId) -> None:
-        tag = f"{stripe.queue:x}.{stripe.number}.{stripe.level}"
-        self.slot = slot_of(tag.encode())
-        self.keys = [f"rd:{{{tag}}}:{suffix}" for suffix in _SUFFIXES]
-        self.log = self.keys[1]
-        self.channel = f"rd:{{{tag}}}:a"
-        self.watch: Pending[None] = Pending()
-        #: How many copies its messages must have; 0 while that is not known.
-        self.copies = 0
-        #: Whether notices of others' changes are listened to.
-        self.watched = False
-        #: Whether the stripe was deleted, as far as is known.
-        self.gone = False
-        #: Blocks that were read or appended lately, and how large they are about.
-        self.blocks: deque[Block] = deque()
-        self.block_bytes = _BLOCK_BYTES_GUESS
-
-    def known_block(self, offset: int) -> Block | None:
-        """A block that was read or appended lately and holds an offset."""
-        for block in reversed(list(self.blocks)):
-            if block.base <= offset < block.end:
-                return block
-        return None
-
-    def announce(self) -> None:
-        """Tell those who wait that something may have come."""
-        watch, self.watch = self.watch, Pending()
-        watch.resolve(None)
-
-
-class _Cache:
-    """Blocks of all stripes, as many as memory is given to them; the stripes used last keep theirs.
-
-    Receivers who follow the senders through the same controller get by without reading.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._places: OrderedDict[_Place, None] = OrderedDict()
-        self._bytes = 0
-
-    def add(self, place: _Place, blocks: Sequence[Block]) -> None:
-        """Keep blocks of a stripe."""
-        with self._lock:
-            self._places[place] = None
-            self._places.move_to_end(place)
-            for block in blocks[-_CACHE_BLOCKS_MAX:]:
-                place.blocks.append(block)
-                self._bytes += block.nbytes
-            while len(place.blocks) > _CACHE_BLOCKS_MAX:
-                self._bytes -= place.blocks.popleft().nbytes
-            while self._bytes > _CACHE_BYTES_MAX and self._places:
-                self._shrink()
-
-    def _shrink(self) -> None:
-        longest_unused = next(iter(self._places))
-        if longest_unused.blocks:
-            self._bytes -= longest_unused.blocks.popleft().nbytes
-        else:
-            del self._places[longest_unused]
-
-    def forget(self, place: _Place) -> None:
-        """A stripe is gone."""
-        with self._lock:
-            self._places.pop(place, None)
-            while place.blocks:
-                self._bytes -= place.blocks.popleft().nbytes
 
 
 class FabricStore:
@@ -153,9 +85,9 @@ class FabricStore:
         self._a_second = Copies(self._copies_max - 1, lambda _: 1)
         self._cluster = Cluster(place.nodes, place.login)
         self._opened = False
-        self._places: OrderedDict[StripeId, _Place] = OrderedDict()
-        self._cache = _Cache()
-        self._channels: dict[bytes, _Place] = {}
+        self._places: OrderedDict[StripeId, Place] = OrderedDict()
+        self._cache = BlockCache()
+        self._channels: dict[bytes, Place] = {}
         self._cluster.on_notice = self._noticed
         self._lock = threading.Lock()
 
@@ -168,50 +100,50 @@ class FabricStore:
     def _now(self) -> str:
         return "" if self._own_time else str(self.clock.now_ms())
 
-    def _place(self, stripe: StripeId) -> _Place:
+    def _place(self, stripe: StripeId) -> Place:
         place = self._places.get(stripe)
         if place is not None:
             return place
-        unused: _Place | None = None
+        unused: Place | None = None
         with self._lock:
             if len(self._places) >= _STRIPES_MAX:
                 _, unused = self._places.popitem(last=False)
-            place = self._places.setdefault(stripe, _Place(stripe))
+            place = self._places.setdefault(stripe, Place(stripe))
         if unused is not None:
             unused.announce()  # Who waits there must look, and watch its successor.
         return place
 
-    def _accept(self, place: _Place, reply: Any) -> Any:
+    def _accept(self, place: Place, reply: Any) -> Any:
         """The reply, unless it is a refusal, which is raised; with a stripe its blocks go."""
         try:
-            return _accepted(reply)
+            return accepted(reply)
         except QueueNotFound:
             place.gone = True
             self._cache.forget(place)
             raise
 
-    async def _ask(self, place: _Place, name: str, *arguments: Word) -> Any:
+    async def _ask(self, place: Place, name: str, *arguments: Word) -> Any:
         """Call a function on a stripe; raises what it refuses with."""
         reply = await self._call(name, place.slot, place.keys, arguments)
         return self._accept(place, reply)
 
-    async def _decide(self, place: _Place, name: str, *arguments: Word) -> Any:
+    async def _decide(self, place: Place, name: str, *arguments: Word) -> Any:
         """`_ask`, for what a failover must not undo: it is on a second server before it counts."""
         reply = await self._ask_copied(place.slot, name, place.keys, arguments, self._a_second)
         return self._accept(place, reply)
 
-    async def _ask_soon(self, place: _Place, name: str, *arguments: Word) -> Any:
+    async def _ask_soon(self, place: Place, name: str, *arguments: Word) -> Any:
         """`_ask`, for those who can go elsewhere: a node that is gone is not waited for."""
         await self._open()
         command = ("FCALL", function(name), len(place.keys), *place.keys, *arguments)
         reply, _ = await self._cluster.ask(place.slot, command, timeout_s=_SOON_S)
         return self._accept(place, reply)
 
-    async def _change(self, place: _Place, name: str, *arguments: Word) -> Any:
+    async def _change(self, place: Place, name: str, *arguments: Word) -> Any:
         """Call a function whose effect must have its copies before it counts."""
         wanted = (place.copies or self._copies_max) - 1
         told = await self._ask_copied(
-            place.slot, name, place.keys, arguments, Copies(wanted, _copies_needed)
+            place.slot, name, place.keys, arguments, Copies(wanted, copies_needed)
         )
         place.copies, _, *reply = self._accept(place, told)
         return reply
@@ -251,14 +183,14 @@ class FabricStore:
     async def create(self, stripe: StripeId, settings: QueueSettings, version: int) -> None:
         """See StripeStore."""
         place = self._place(stripe)
-        arguments = _settings(settings, version)
+        arguments = settings_words(settings, version)
         await self._decide(place, "create", self._now(), DEFAULT_SUBSCRIPTION, *arguments)
         place.gone = False
 
     async def configure(self, stripe: StripeId, settings: QueueSettings, version: int) -> None:
         """See StripeStore."""
         place = self._place(stripe)
-        arguments = _settings(settings, version)
+        arguments = settings_words(settings, version)
         await self._decide(place, "configure", self._now(), place.channel, *arguments)
         place.announce()
 
@@ -283,11 +215,11 @@ class FabricStore:
             limits.PRODUCERS_MAX, limits.FORGET_PER_APPEND_MAX, self._copies_max,
         ]  # fmt: skip
         for segment in sound:
-            arguments += _segment(segment)
+            arguments += segment_words(segment)
         told, tail, stored = await self._change(place, "append", *arguments)
         if place.copies > 1:
             self._show(place, int(tail))
-        appended = [_appended(answer) for answer in told]
+        appended = [appended_of(answer) for answer in told]
         self._keep(place, sound, appended, int(stored))
         place.announce()
         answers = iter(appended)
@@ -295,7 +227,7 @@ class FabricStore:
 
     def _keep(
         self,
-        place: _Place,
+        place: Place,
         segments: Sequence[Segment],
         answers: Sequence[Appended | ClientError],
         stored_ms: int,
@@ -308,7 +240,7 @@ class FabricStore:
         ]
         self._cache.add(place, stored)
 
-    def _show(self, place: _Place, tail: int) -> None:
+    def _show(self, place: Place, tail: int) -> None:
         """What is below `tail` has its copies: let it be seen.
 
         Nobody waits for that. Whoever meets messages that were not shown sees to it himself.
@@ -318,7 +250,7 @@ class FabricStore:
             place.slot, ("FCALL", function("stable"), len(keys), *keys, tail, place.channel)
         )
 
-    async def _settle_tail(self, place: _Place) -> None:
+    async def _settle_tail(self, place: Place) -> None:
         """See that what others have appended has its copies, whoever was to look after it."""
         _, tail = await self._change(place, "touch", self._now(), self._copies_max)
         self._show(place, int(tail))
@@ -358,7 +290,7 @@ class FabricStore:
             None if due_ms < 0 else due_ms,
         )
 
-    async def _delivered(self, place: _Place, told: Sequence[Any]) -> Delivered:
+    async def _delivered(self, place: Place, told: Sequence[Any]) -> Delivered:
         lo, hi, token, until, receives, first = told
         run = LeasedRun(int(lo), int(hi), int(token, 16), int(until), receives, int(first))
         return Delivered(run, await self._parts(place, run.lo, run.hi))
@@ -413,7 +345,7 @@ class FabricStore:
                     claim.epoch, f"{claim.token:015x}", claim.lo, claim.hi, int(claim.earlier),
                 )  # fmt: skip
             [told] = await self._change(place, "settle", *arguments)
-            answers += [_answer(answer) for answer in told]
+            answers += [answer_of(answer) for answer in told]
         place.announce()
         return answers
 
@@ -563,7 +495,7 @@ class FabricStore:
         """See StripeStore."""
         return int(await self._ask(self._place(stripe), "find", time_ms))
 
-    async def _parts(self, place: _Place, lo: int, hi: int) -> list[Part]:
+    async def _parts(self, place: Place, lo: int, hi: int) -> list[Part]:
         """Where the messages [lo, hi) are."""
         found: list[Part] = []
         while lo < hi:
@@ -576,7 +508,7 @@ class FabricStore:
                 break
         return found
 
-    async def _blocks(self, place: _Place, lo: int, hi: int) -> list[Block]:
+    async def _blocks(self, place: Place, lo: int, hi: int) -> list[Block]:
         """Some of the blocks with messages of [lo, hi), in order, from the first one on.
 
         The last ones may begin at `hi` or later; none: nothing is stored from `lo` on.
@@ -587,7 +519,7 @@ class FabricStore:
         count = max(1, min(hi - lo, _READ_BYTES // place.block_bytes, _READ_BLOCKS_MAX))
         command = ("XRANGE", place.log, lo, "+", "COUNT", count)
         entries, _ = await self._cluster.ask(place.slot, command)
-        blocks = [_block(entry) for entry in entries]
+        blocks = [block_of(entry) for entry in entries]
         if blocks:
             place.block_bytes = sum(block.nbytes for block in blocks) // len(blocks)
             self._cache.add(place, blocks)
@@ -596,11 +528,11 @@ class FabricStore:
     # -- records --------------------------------------------------------------------------------
 
     async def _look_up(self, name: str, *arguments: Word) -> Any:
-        return _accepted(await self._call(name, _RECORDS_SLOT, _RECORD_KEYS, arguments))
+        return accepted(await self._call(name, _RECORDS_SLOT, _RECORD_KEYS, arguments))
 
     async def _write_record(self, name: str, *arguments: Word) -> Any:
         reply = await self._ask_copied(_RECORDS_SLOT, name, _RECORD_KEYS, arguments, self._a_second)
-        return _accepted(reply)
+        return accepted(reply)
 
     async def get(self, key: str) -> Record | None:
         """See RecordStore."""
@@ -639,84 +571,11 @@ class FabricStore:
         return found
 
 
-def _copies_needed(told: Any) -> int:
-    """How many copies a change needs besides the master, by what `library.lua` answered to it."""
-    copies, when_short, *_ = told
-    if copies == b"!":
-        return 0
-    return int(copies) - 1 if when_short == b"refuse" else min(int(copies) - 1, 1)
-
-
-def _settings(settings: QueueSettings, version: int) -> list[Word]:
-    """What of the settings counts in the store; see `configured` in the library."""
-    return [
-        version, settings.order, settings.retention_ms, settings.keep_done_ms, settings.dedup_ms,
-        settings.bytes_max, int(settings.when_full == "drop-oldest"), settings.receives_max or 0,
-        settings.backoff_ms, settings.backoff_ms_max, settings.copies, settings.when_short,
-    ]  # fmt: skip
-
-
-def _segment(segment: Segment) -> list[Word]:
-    block = segment.block
-    hashes = bytes(block.key_hashes()) if block.keyed else b""
-    return [
-        segment.producer or b"", segment.sequence, segment.span, int(segment.gaps),
-        segment.message_id or b"", block.count, block.not_before_ms, hashes, Large(block.buffer),
-    ]  # fmt: skip
-
-
-def _block(entry: Sequence[Any]) -> Block:
-    """A block as the stream has it, stamped."""
-    entry_id, (_, data, _, stored) = entry
-    last = int(entry_id.partition(b"-")[0])
-    try:
-        block = Block.decode(data, trusted=True)
-    except RingdoveError as error:
-        raise StoreCorrupted(f"A block in the fabric is damaged: {error}") from error
-    return block.stamp(last + 1 - block.count, int(stored))
-
-
-def _accepted(reply: Any) -> Any:
-    """The reply, unless it is a refusal, which is raised."""
-    if isinstance(reply, list) and len(reply) == 4 and reply[0] == b"!":
-        raise _refusal(reply)
-    return reply
-
-
-def _refusal(reply: Sequence[Any]) -> RingdoveError:
-    _, code, text, number = reply
-    return decode_error(WireError(code.decode(), text.decode(), int(float(number))))
-
-
-def _answer(told: Any) -> int | ClientError:
-    if isinstance(told, list):
-        error = _refusal(told)
-        assert isinstance(error, ClientError)
-        return error
-    return int(told)
-
-
-def _appended(told: Sequence[Any]) -> Appended | ClientError:
-    if told[0] == b"+":
-        return Appended(int(told[1]))
-    if told[0] == b"=":
-        return Appended(int(float(told[1])), duplicate=True)
-    error = _refusal(told)
-    assert isinstance(error, ClientError)
-    return error
-
-
 #: Seconds for the answer to a lease.
 _SOON_S = 1.0
 
 #: Claims that one call settles: it must not hold a node up.
 _CLAIMS_PER_CALL_MAX = 1_000
 
-#: Bytes and blocks that one read of the log fetches, about, and how large blocks are taken to be
-#: before one has been seen.
+#: Bytes and blocks that one read of the log fetches, about.
 _READ_BYTES, _READ_BLOCKS_MAX = 1024 * 1024, 1_000
-_BLOCK_BYTES_GUESS = 64 * 1024
-
-#: Blocks that are remembered of one stripe, and bytes of those of all.
-_CACHE_BLOCKS_MAX = 64
-_CACHE_BYTES_MAX = 64 * 1024 * 1024

@@ -1,0 +1,98 @@
+"""What a store on a fabric remembers of stripes: their keys, who waits there, and blocks."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING
+
+from ringdove.pending import Pending
+from ringdove.stores.fabric.cluster import slot_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringdove.core.block import Block
+    from ringdove.stores.base import StripeId
+
+#: Suffixes of a stripe's keys, in the order of `library.lua`.
+_SUFFIXES = "mlnkpijxfyoc"
+
+#: Blocks that are remembered of one stripe, and bytes of those of all.
+_CACHE_BLOCKS_MAX = 64
+_CACHE_BYTES_MAX = 64 * 1024 * 1024
+
+#: How large blocks are taken to be before one has been seen.
+_BLOCK_BYTES_GUESS = 64 * 1024
+
+
+class Place:
+    """A stripe's keys and slot, and what is remembered of it."""
+
+    def __init__(self, stripe: StripeId) -> None:
+        tag = f"{stripe.queue:x}.{stripe.number}.{stripe.level}"
+        self.slot = slot_of(tag.encode())
+        self.keys = [f"rd:{{{tag}}}:{suffix}" for suffix in _SUFFIXES]
+        self.log = self.keys[1]
+        self.channel = f"rd:{{{tag}}}:a"
+        self.watch: Pending[None] = Pending()
+        #: How many copies its messages must have; 0 while that is not known.
+        self.copies = 0
+        #: Whether notices of others' changes are listened to.
+        self.watched = False
+        #: Whether the stripe was deleted, as far as is known.
+        self.gone = False
+        #: Blocks that were read or appended lately, and how large they are about.
+        self.blocks: deque[Block] = deque()
+        self.block_bytes = _BLOCK_BYTES_GUESS
+
+    def known_block(self, offset: int) -> Block | None:
+        """A block that was read or appended lately and holds an offset."""
+        for block in reversed(list(self.blocks)):
+            if block.base <= offset < block.end:
+                return block
+        return None
+
+    def announce(self) -> None:
+        """Tell those who wait that something may have come."""
+        watch, self.watch = self.watch, Pending()
+        watch.resolve(None)
+
+
+class BlockCache:
+    """Blocks of all stripes, as many as memory is given to them; the stripes used last keep theirs.
+
+    Receivers who follow the senders through the same controller get by without reading.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._places: OrderedDict[Place, None] = OrderedDict()
+        self._bytes = 0
+
+    def add(self, place: Place, blocks: Sequence[Block]) -> None:
+        """Keep blocks of a stripe."""
+        with self._lock:
+            self._places[place] = None
+            self._places.move_to_end(place)
+            for block in blocks[-_CACHE_BLOCKS_MAX:]:
+                place.blocks.append(block)
+                self._bytes += block.nbytes
+            while len(place.blocks) > _CACHE_BLOCKS_MAX:
+                self._bytes -= place.blocks.popleft().nbytes
+            while self._bytes > _CACHE_BYTES_MAX and self._places:
+                self._shrink()
+
+    def _shrink(self) -> None:
+        longest_unused = next(iter(self._places))
+        if longest_unused.blocks:
+            self._bytes -= longest_unused.blocks.popleft().nbytes
+        else:
+            del self._places[longest_unused]
+
+    def forget(self, place: Place) -> None:
+        """A stripe is gone."""
+        with self._lock:
+            self._places.pop(place, None)
+            while place.blocks:
+                self._bytes -= place.blocks.popleft().nbytes
