@@ -1,0 +1,111 @@
+"""Redis processes for benchmarks, experiments and tests: a node that serves every slot, and copies.
+
+Ports are free ones, everything is on the loopback interface, nothing is written to disk.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+import hiredis
+
+from ringdove.bench.processes import cpu_s
+from ringdove.cluster.processes import free_ports, redis_program
+from ringdove.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+HOST = "127.0.0.1"
+PATIENCE_S = 20
+
+#: Its stub knows only tuples of one word.
+_pack: Any = hiredis.pack_command
+
+
+class RedisProcess:
+    """A cluster of one node; runs until the end of the `with`."""
+
+    def __init__(self, directory: Path, *, serving: bool = True) -> None:
+        self.port, bus_port = free_ports(2, HOST)
+        command = [
+            redis_program(), "--port", str(self.port), "--bind", HOST, "--dir",
+            str(directory), "--cluster-enabled", "yes", "--cluster-port", str(bus_port),
+            "--save", "", "--appendonly", "no",
+        ]  # fmt: skip
+        self._process = subprocess.Popen(  # noqa: S603  a program that was asked for
+            command, stdout=subprocess.DEVNULL
+        )
+        self._socket = self._connect()
+        self._reader = hiredis.Reader()
+        if serving:
+            self.ask("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+            self._until(lambda: b"cluster_state:ok" in self.ask("CLUSTER", "INFO"))
+
+    @property
+    def url(self) -> str:
+        """What a store connects to."""
+        return f"redis://{HOST}:{self.port}?copies=1"
+
+    def ask(self, *words: Any) -> Any:
+        """The reply to a command."""
+        self._socket.sendall(_pack(words))
+        while (reply := self._reader.gets()) is False:
+            self._reader.feed(self._socket.recv(65_536))
+        return reply
+
+    def cpu_s(self) -> float:
+        """Seconds of processor time that it has used."""
+        return cpu_s(self._process.pid)
+
+    def copy(self, master: RedisProcess) -> None:
+        """Hold what a master holds from now on."""
+        bus_port = master.ask("CONFIG", "GET", "cluster-port")[1]
+        self.ask("CLUSTER", "MEET", HOST, master.port, bus_port)
+        name = master.ask("CLUSTER", "MYID")
+        self._until(lambda: self.ask("CLUSTER", "REPLICATE", name) == b"OK")
+        self._until(lambda: b"master_link_status:up" in self.ask("INFO", "replication"))
+
+    def _connect(self) -> socket.socket:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return socket.create_connection((HOST, self.port), PATIENCE_S)
+            except OSError as error:
+                if time.monotonic() > deadline_s:
+                    raise StoreUnavailable("Redis does not start.") from error
+                time.sleep(0.01)
+
+    def _until(self, condition: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not condition():
+            if time.monotonic() > deadline_s:
+                raise StoreUnavailable(f"Redis does not become ready within {PATIENCE_S} s.")
+            time.sleep(0.01)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+        self._process.terminate()
+        self._process.wait()
+
+
+@contextmanager
+def copied_node(directory: Path, copies: int) -> Iterator[list[RedisProcess]]:
+    """A master of all slots and what holds its copies; `copies` in all, the master first."""
+    with ExitStack() as stack:
+        nodes: list[RedisProcess] = []
+        for number in range(copies):
+            place = directory / str(number)
+            place.mkdir(parents=True)
+            nodes.append(stack.enter_context(RedisProcess(place, serving=number == 0)))
+        for node in nodes[1:]:
+            node.copy(nodes[0])
+        yield nodes
