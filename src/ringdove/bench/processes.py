@@ -29,6 +29,10 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 def cpu_s(pid: int) -> float:
     """Seconds of processor time that a process has used."""
+    threads = list(Path(f"/proc/{pid}/task").glob("*/schedstat"))
+    if threads:
+        return sum(int(path.read_text().split()[0]) for path in threads) / 1e9
+    # Not every kernel counts that finely.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
@@ -41,11 +42,15 @@ class RedisProcess:
         self._process = subprocess.Popen(  # noqa: S603  a program that was asked for
             command, stdout=subprocess.DEVNULL
         )
-        self._socket = self._connect()
         self._reader = hiredis.Reader()
-        if serving:
-            self.ask("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-            self._until(lambda: b"cluster_state:ok" in self.ask("CLUSTER", "INFO"))
+        try:
+            self._socket = self._connect()
+            if serving:
+                self.ask("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+                self._until(lambda: b"cluster_state:ok" in self.ask("CLUSTER", "INFO"))
+        except BaseException:
+            self._end()
+            raise
 
     @property
     def url(self) -> str:
@@ -93,19 +98,33 @@ class RedisProcess:
 
     def __exit__(self, *_: object) -> None:
         self._socket.close()
+        self._end()
+
+    def _end(self) -> None:
         self._process.terminate()
         self._process.wait()
 
 
 @contextmanager
+def redis_processes(directory: Path, count: int, *, serving: int) -> Iterator[list[RedisProcess]]:
+    """So many nodes, begun together; the first `serving` of them are clusters of their own."""
+    places = [directory / str(number) for number in range(count)]
+    with ExitStack() as stack:
+        with ThreadPoolExecutor(count) as pool:
+            begun = []
+            for number, place in enumerate(places):
+                place.mkdir(parents=True)
+                begun.append(pool.submit(RedisProcess, place, serving=number < serving))
+        for future in begun:
+            if future.exception() is None:
+                stack.enter_context(future.result())
+        yield [future.result() for future in begun]
+
+
+@contextmanager
 def copied_node(directory: Path, copies: int) -> Iterator[list[RedisProcess]]:
     """A master of all slots and what holds its copies; `copies` in all, the master first."""
-    with ExitStack() as stack:
-        nodes: list[RedisProcess] = []
-        for number in range(copies):
-            place = directory / str(number)
-            place.mkdir(parents=True)
-            nodes.append(stack.enter_context(RedisProcess(place, serving=number == 0)))
+    with redis_processes(directory, copies, serving=1) as nodes:
         for node in nodes[1:]:
             node.copy(nodes[0])
         yield nodes
