@@ -3,10 +3,12 @@
 One Redis process with our library is the queue-type KVS. All clients are raw sockets with prebuilt
 requests (`pipelined.py`), so that servers are measured; everything is measured in turns.
 
-    simple      0.1 KB; the baseline of the thesis (`simple_kvs.py`) over 1 to 100 connections,
-                against append, lease and acknowledge over one pipelined connection
+    simple      0.1 KB; the baseline of the thesis (`simple_kvs.py`) with a request outstanding on
+                each of 1 to 100 connections, against append, lease and acknowledge with as many
+                in a batch over one pipelined connection
     memcached   0.4 to 20 KB; set and delete against append, lease and acknowledge, with the same
-                number of messages outstanding; and with the bodies read back
+                number of messages outstanding; with the bodies read back; and what Redis does
+                with the same blocks without our functions
     depth       the same at 0.4 KB with more and more messages outstanding
     queues      0.1 KB; 1 to 8 stripes in one process, and in a process each
 
@@ -55,6 +57,7 @@ _MEMCACHED_CONNECTIONS = 4
 
 _OURS, _OURS_SINGLE = "Ringdove, joined", "Ringdove, one message per call"
 _OURS_READ, _THEIRS_READ = "Ringdove, joined, bodies read", "memcached, set, get, delete"
+_BARE = "Redis, the same blocks without functions"
 _THEIRS, _THEIRS_MANY = "memcached, 1 connection", "memcached, 4 connections"
 
 
@@ -95,18 +98,16 @@ class _Work:
         """Transactions per second of the baseline and of ours."""
         [body] = bodies(_SMALL, 1)
         cells: list[Cell] = []
-        for lock in simple_kvs.LOCKS:
-            for count in connections:
+        for count in connections:
+            for lock in simple_kvs.LOCKS:
                 work = partial(
                     simple_kvs.measure, self._servers[0], count, lock, body, self._seconds
                 )
-                cells.append(({"method": f"simple, {lock}", "connections": count}, work))
-        for method, joined in ((_OURS_SINGLE, 1), (_OURS, _JOINED)):
-            cells.append(({"method": method, "connections": 1}, self._ours(_SMALL, joined)))
-        rows = in_turns("simple KVS", cells, self._rounds)
-        for row in rows:
-            row.pop("per_server_cpu_s", None)
-        return rows
+                cells.append(({"method": f"simple, {lock}", "outstanding": count}, work))
+            single, joined = self._ours(_SMALL, 1, cycles=count), self._ours(_SMALL, count)
+            cells.append(({"method": _OURS_SINGLE, "outstanding": count}, single))
+            cells.append(({"method": _OURS, "outstanding": count}, joined))
+        return in_turns("simple KVS", cells, self._rounds)
 
     def memcached(self, sizes: tuple[int, ...]) -> list[Row]:
         """Messages per second by size."""
@@ -130,10 +131,10 @@ class _Work:
     def queues(self, queues: tuple[int, ...]) -> list[Row]:
         """Messages per second by number of stripes, in one process and in one each."""
         cells: list[Cell] = []
-        for method, joined in ((_OURS_SINGLE, 1), (_OURS, _JOINED)):
+        for method, joined, cycles in ((_OURS_SINGLE, 1, _SINGLES), (_OURS, _JOINED, 1)):
             for layout, own in (("one process", False), ("a process each", True)):
                 for count in queues:
-                    work = self._ours(_SMALL, joined, count, count if own else 1)
+                    work = self._ours(_SMALL, joined, count, count if own else 1, cycles=cycles)
                     cells.append(({"method": method, "layout": layout, "queues": count}, work))
         return in_turns("queues", cells, self._rounds)
 
@@ -142,7 +143,8 @@ class _Work:
             _THEIRS: self._theirs(size, count),
             _THEIRS_MANY: self._theirs(size, count, _MEMCACHED_CONNECTIONS),
             _OURS: self._ours(size, count),
-            _OURS_SINGLE: self._ours(size, 1),
+            _OURS_SINGLE: self._ours(size, 1, cycles=_SINGLES),
+            _BARE: self._bare(size, count),
             _THEIRS_READ: self._theirs(size, count, reading=True),
             _OURS_READ: self._ours(size, count, reading=True),
         }
@@ -159,16 +161,28 @@ class _Work:
         return lambda: measure([self._other], streams, self._seconds)
 
     def _ours(
-        self, size: int, joined: int, queues: int = 1, processes: int = 1, *, reading: bool = False
+        self,
+        size: int,
+        joined: int,
+        queues: int = 1,
+        processes: int = 1,
+        *,
+        cycles: int = 1,
+        reading: bool = False,
     ) -> Any:
-        cycles = _SINGLES if joined == 1 else max(1, _SINGLES // joined)
         streams = [
-            StripeRequests(
-                self._nodes[at % processes].url, StripeId(next(self._stripes), 0, 0), size, joined
-            ).cycles(cycles, reading=reading)
+            self._requests(size, joined, at % processes).cycles(cycles, reading=reading)
             for at in range(queues)
         ]
         return lambda: measure(self._servers[:processes], streams, self._seconds)
+
+    def _bare(self, size: int, count: int) -> Any:
+        stream = self._requests(size, count).bare()
+        return lambda: measure(self._servers[:1], [stream], self._seconds)
+
+    def _requests(self, size: int, joined: int, process: int = 0) -> StripeRequests:
+        stripe = StripeId(next(self._stripes), 0, 0)
+        return StripeRequests(self._nodes[process].url, stripe, size, joined)
 
 
 def _joined(size: int) -> int:
@@ -178,15 +192,17 @@ def _joined(size: int) -> int:
 
 def _beside(result: dict[str, list[Row]]) -> list[Row]:
     """What the thesis reports, and what was found."""
-    simple = {row["method"]: row["per_s"] for row in result["simple"]}
-    best = max(row["per_s"] for row in result["simple"] if row["method"].startswith("simple"))
+    simple = {(row["method"], row["outstanding"]): row["per_s"] for row in result["simple"]}
+    most = max(outstanding for _, outstanding in simple)
+    plain = {key: rate for key, rate in simple.items() if key[0].startswith("simple")}
+    at_most = max(rate for (_, outstanding), rate in plain.items() if outstanding == most)
     rows = [
-        beside("queue-type over simple KVS at its best, joined", 3.8, ratio(simple[_OURS], best)),
-        beside(
-            "queue-type over simple KVS at its best, one message per call",
-            3.8,
-            ratio(simple[_OURS_SINGLE], best),
-        ),
+        beside(f"{ours}, over simple KVS {label}", 3.8, ratio(simple[ours, most], theirs))
+        for ours in (_OURS, _OURS_SINGLE)
+        for label, theirs in (
+            (f"with {most} outstanding", at_most),
+            ("at its best", max(plain.values())),
+        )
     ]
     by_size = {(row["size"], row["method"]): row for row in result["memcached"]}
     for size, document in DOCUMENT_OVER_MEMCACHED.items():
@@ -234,12 +250,9 @@ def _plot_simple(axes: Axes, rows: list[Row]) -> None:
     from ringdove.bench.plots import grouped, line
 
     for number, (method, found) in enumerate(grouped(rows, "method").items()):
-        if method.startswith("simple"):
-            line(axes, found, "connections", "per_s", method, number)
-        else:
-            axes.axhline(found[0]["per_s"], color=f"C{number}", ls="--", label=method)
-    axes.set_title("0.1 KB: over one connection, and the simple method")
-    axes.set_xlabel("connections of the simple method")
+        line(axes, found, "outstanding", "per_s", method, number)
+    axes.set_title("0.1 KB: against the simple method")
+    axes.set_xlabel("requests outstanding (connections, or in a batch)")
     axes.set_ylabel("transactions per second")
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -285,7 +298,7 @@ def _plot_depth(axes: Axes, rows: list[Row]) -> None:
 
     for number, (method, found) in enumerate(grouped(rows, "method").items()):
         line(axes, found, "batch", "per_s", method, number)
-    axes.set_title("0.4 KB: by messages sent together, two batches outstanding")
+    axes.set_title("0.4 KB: by messages sent together")
     axes.set_xlabel("messages in a batch")
     axes.set_ylabel("messages per second")
     axes.set_xscale("log")

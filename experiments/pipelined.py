@@ -157,6 +157,11 @@ def measure(
     finally:
         for pipeline in pipelines:
             pipeline.close()
+    return figures(done, elapsed_s, server_s, client_s)
+
+
+def figures(done: int, elapsed_s: float, server_s: float, client_s: float) -> dict[str, Any]:
+    """What every measurement tells: the rate, and the cores that server and client kept busy."""
     return {
         "per_s": round(done / elapsed_s),
         "server_cpu_share": round(server_s / elapsed_s, 2),
@@ -175,10 +180,11 @@ class StripeRequests:
     def __init__(self, url: str, stripe: StripeId, size: int, count: int) -> None:
         self.count = count
         self._next = count
-        blocks = [Block.build(bodies(size, count, seed), sent_ms=1) for seed in range(_VARIANTS)]
-        commands = _recorded(url, stripe, blocks[0])
+        made = [Block.build(bodies(size, count, seed), sent_ms=1) for seed in range(_VARIANTS)]
+        self._blocks = [bytes(block.buffer) for block in made]
+        commands = _recorded(url, stripe, made[0])
         *words, _ = commands["rd_append"]
-        self._appends = [pack((*words, bytes(block.buffer))) for block in blocks]
+        self._appends = [pack((*words, block)) for block in self._blocks]
         self._lease = pack(commands["rd_lease"])
         self._settle = list(commands["rd_settle"])
         self._read = list(commands["XRANGE"])
@@ -196,6 +202,15 @@ class StripeRequests:
             if len(pieces[0]) < _PIECE_BYTES_MIN:
                 pieces = [b"".join(pieces)]
             yield Batch(pieces, count * (4 if reading else 3), count * self.count)
+
+    def bare(self) -> Iterator[Batch]:
+        """The same blocks put into a stream and trimmed, without functions: no queue, no state."""
+        log = self._read[1] + ":bare"
+        buffers = [pack(("XADD", log, "*", "b", block)) for block in self._blocks]
+        trim = pack(("XTRIM", log, "MAXLEN", 0))
+        while True:
+            for buffer in buffers:
+                yield Batch([buffer, trim], 2, self.count)
 
     def _rest(self, reading: bool) -> bytes:
         lo, hi = self._next, self._next + self.count

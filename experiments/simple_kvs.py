@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hiredis
 
-from experiments.pipelined import HOST, pack
+from experiments.pipelined import HOST, figures, pack
 from ringdove.errors import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -149,11 +149,8 @@ def measure(
     finally:
         for client in clients:
             client.socket.close()
-    return {
-        "per_s": round(sum(client.transactions for client in clients) / elapsed_s),
-        "server_cpu_share": round(server_s / elapsed_s, 2),
-        "client_cpu_share": round(client_s / elapsed_s, 2),
-    }
+    done = sum(client.transactions for client in clients)
+    return figures(done, elapsed_s, server_s, client_s)
 
 
 def _prepare(port: int, lock: str) -> None:

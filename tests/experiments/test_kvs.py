@@ -16,7 +16,7 @@ def result():
 
 def test_a_quick_run_measures_every_method(result):
     methods = {row["method"] for row in result["memcached"]}
-    assert len(methods) == 6
+    assert len(methods) == 7
     assert len(result["memcached"]) == 2 * len(methods)
     assert {row["method"] for row in result["simple"]} > {"simple, SET NX", "simple, BLPOP"}
     assert {row["layout"] for row in result["queues"]} == {"one process", "a process each"}
