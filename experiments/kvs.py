@@ -27,7 +27,7 @@ from experiments.pipelined import Server, StripeRequests, bodies, measure
 from experiments.rounds import in_turns
 from ringdove import limits
 from ringdove.bench.measure import place
-from ringdove.bench.redis import redis_processes
+from ringdove.bench.redis import single_nodes
 from ringdove.stores.base import StripeId
 
 if TYPE_CHECKING:
@@ -65,10 +65,9 @@ def run(*, quick: bool = False) -> dict[str, Any]:
     """All figures; see the module."""
     seconds, rounds = (0.05, 1) if quick else (0.7, 5)
     queues = QUEUES[:2] if quick else QUEUES
-    count = queues[-1]
     with (
         place(None) as data,
-        redis_processes(data, count, serving=count) as nodes,
+        single_nodes(data, queues[-1]) as nodes,
         memcached.memcached() as other,
     ):
         work = _Work(nodes, other, seconds, rounds)

@@ -30,26 +30,31 @@ def plot_load(result: dict[str, Any], path: Path) -> None:
     groups = grouped(result["load"], "durability")
     figure, panels = figure_of(len(groups), "Response time of single sends (2 KB)")
     for axes, (durability, rows) in zip(panels, groups.items(), strict=True):
-        x = [100 * row["load_share"] for row in rows]
-        for name, label in (("mean_ms", "mean"), ("p50_ms", "p50"), ("p99_ms", "p99")):
-            axes.plot(x, [row[name] for row in rows], marker="o", markersize=4, label=label)
-        below = [row for row in rows if row["reference_ms"] is not None]
-        axes.plot(
-            [100 * row["load_share"] for row in below],
-            [row["reference_ms"] for row in below],
-            "k--",
-            label="M/M/1 from the lowest load",
-        )
-        axes.axhline(200, color="grey", linewidth=0.8, linestyle=":")
-        axes.annotate("200 ms: the document, below 80 %", (x[0], 200), (0, 3), fontsize=8,
-                      textcoords="offset points", color="grey")  # fmt: skip
-        axes.axvline(80, color="grey", linewidth=0.8, linestyle=":")
+        draw_response(axes, rows)
         rate = result[f"{durability}_saturation_per_s"]
         axes.set_title(f"durability {durability}: saturated at {rate:,}/s")
-        axes.set_xlabel("offered load (% of saturation)")
-        axes.set_ylabel("response time (ms)")
-        axes.set_yscale("log")
     save(figure, panels, path)
+
+
+def draw_response(axes: Axes, rows: list[Row]) -> None:
+    """Response time against offered load, beside M/M/1 and the document's bound."""
+    x = [100 * row["load_share"] for row in rows]
+    for name, label in (("mean_ms", "mean"), ("p50_ms", "p50"), ("p99_ms", "p99")):
+        axes.plot(x, [row[name] for row in rows], marker="o", markersize=4, label=label)
+    below = [row for row in rows if row["reference_ms"] is not None]
+    axes.plot(
+        [100 * row["load_share"] for row in below],
+        [row["reference_ms"] for row in below],
+        "k--",
+        label="M/M/1 from the lowest load",
+    )
+    axes.axhline(200, color="grey", linewidth=0.8, linestyle=":")
+    axes.annotate("200 ms: the document, below 80 %", (x[0], 200), (0, 3), fontsize=8,
+                  textcoords="offset points", color="grey")  # fmt: skip
+    axes.axvline(80, color="grey", linewidth=0.8, linestyle=":")
+    axes.set_xlabel("offered load (% of saturation)")
+    axes.set_ylabel("response time (ms)")
+    axes.set_yscale("log")
 
 
 def plot_rds(result: dict[str, Any], path: Path) -> None:

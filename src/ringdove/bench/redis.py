@@ -17,9 +17,10 @@ import hiredis
 from ringdove.bench.processes import cpu_s
 from ringdove.cluster.processes import free_ports, redis_program
 from ringdove.errors import StoreUnavailable
+from ringdove.stores.fabric.cluster import SLOTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 HOST = "127.0.0.1"
@@ -32,7 +33,7 @@ _pack: Any = hiredis.pack_command
 class RedisProcess:
     """A cluster of one node; runs until the end of the `with`."""
 
-    def __init__(self, directory: Path, *, serving: bool = True) -> None:
+    def __init__(self, directory: Path, *, slots: range = range(SLOTS)) -> None:
         self.port, bus_port = free_ports(2, HOST)
         command = [
             redis_program(), "--port", str(self.port), "--bind", HOST, "--dir",
@@ -45,9 +46,10 @@ class RedisProcess:
         self._reader = hiredis.Reader()
         try:
             self._socket = self._connect()
-            if serving:
-                self.ask("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-                self._until(lambda: b"cluster_state:ok" in self.ask("CLUSTER", "INFO"))
+            if slots:
+                self.ask("CLUSTER", "ADDSLOTSRANGE", slots[0], slots[-1])
+            if len(slots) == SLOTS:
+                self.await_ready()
         except BaseException:
             self._end()
             raise
@@ -68,10 +70,18 @@ class RedisProcess:
         """Seconds of processor time that it has used."""
         return cpu_s(self._process.pid)
 
+    def await_ready(self) -> None:
+        """Wait until every slot is served."""
+        self._until(lambda: b"cluster_state:ok" in self.ask("CLUSTER", "INFO"))
+
+    def meet(self, other: RedisProcess) -> None:
+        """Be of one cluster with another node."""
+        bus_port = other.ask("CONFIG", "GET", "cluster-port")[1]
+        self.ask("CLUSTER", "MEET", HOST, other.port, bus_port)
+
     def copy(self, master: RedisProcess) -> None:
         """Hold what a master holds from now on."""
-        bus_port = master.ask("CONFIG", "GET", "cluster-port")[1]
-        self.ask("CLUSTER", "MEET", HOST, master.port, bus_port)
+        self.meet(master)
         name = master.ask("CLUSTER", "MYID")
         self._until(lambda: self.ask("CLUSTER", "REPLICATE", name) == b"OK")
         self._until(lambda: b"master_link_status:up" in self.ask("INFO", "replication"))
@@ -106,15 +116,15 @@ class RedisProcess:
 
 
 @contextmanager
-def redis_processes(directory: Path, count: int, *, serving: int) -> Iterator[list[RedisProcess]]:
-    """So many nodes, begun together; the first `serving` of them are clusters of their own."""
-    places = [directory / str(number) for number in range(count)]
+def redis_processes(directory: Path, slots: Sequence[range]) -> Iterator[list[RedisProcess]]:
+    """A node for each range of slots, which may be empty; begun together."""
     with ExitStack() as stack:
-        with ThreadPoolExecutor(count) as pool:
+        with ThreadPoolExecutor(len(slots)) as pool:
             begun = []
-            for number, place in enumerate(places):
+            for number, own in enumerate(slots):
+                place = directory / str(number)
                 place.mkdir(parents=True)
-                begun.append(pool.submit(RedisProcess, place, serving=number < serving))
+                begun.append(pool.submit(RedisProcess, place, slots=own))
         for future in begun:
             if future.exception() is None:
                 stack.enter_context(future.result())
@@ -122,9 +132,28 @@ def redis_processes(directory: Path, count: int, *, serving: int) -> Iterator[li
 
 
 @contextmanager
+def single_nodes(directory: Path, count: int) -> Iterator[list[RedisProcess]]:
+    """So many clusters of one node each."""
+    with redis_processes(directory, [range(SLOTS)] * count) as nodes:
+        yield nodes
+
+
+@contextmanager
+def joined_nodes(directory: Path, count: int) -> Iterator[list[RedisProcess]]:
+    """A cluster of so many masters."""
+    edges = [SLOTS * number // count for number in range(count + 1)]
+    with redis_processes(directory, list(map(range, edges, edges[1:]))) as nodes:
+        for node in nodes[1:]:
+            node.meet(nodes[0])
+        for node in nodes:
+            node.await_ready()
+        yield nodes
+
+
+@contextmanager
 def copied_node(directory: Path, copies: int) -> Iterator[list[RedisProcess]]:
     """A master of all slots and what holds its copies; `copies` in all, the master first."""
-    with redis_processes(directory, copies, serving=1) as nodes:
+    with redis_processes(directory, [range(SLOTS), *[range(0)] * (copies - 1)]) as nodes:
         for node in nodes[1:]:
             node.copy(nodes[0])
         yield nodes
