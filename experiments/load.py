@@ -49,9 +49,9 @@ _PATIENCE: dict[str, Any] = {"silence_s": 60, "timeout_s": 120}
 def run(*, quick: bool = False) -> dict[str, Any]:
     """Both parts; see the module."""
     seconds = 0.4 if quick else 3.0
-    shares = (0.5,) if quick else bench.SHARES
+    options = {"shares": (0.5,), "senders_max": 64} if quick else {"shares": bench.SHARES}
     with place(None) as data, RedisProcess(data) as node, _server(data, node.url) as server:
-        curve, told = bench.curve(server, shares, seconds, copies=1)
+        curve, told = bench.curve(server, seconds=seconds, copies=1, **options)
     cells = [(nodes, queues) for nodes in NODES for queues in QUEUES]
     if quick:
         cells = [(1, 5)]

@@ -183,10 +183,10 @@ class StripeRequests:
         made = [Block.build(bodies(size, count, seed), sent_ms=1) for seed in range(_VARIANTS)]
         self._blocks = [bytes(block.buffer) for block in made]
         commands = _recorded(url, stripe, made[0])
-        *words, _ = commands["rd_append"]
+        *words, _ = commands["append"]
         self._appends = [pack((*words, block)) for block in self._blocks]
-        self._lease = pack(commands["rd_lease"])
-        self._settle = list(commands["rd_settle"])
+        self._lease = pack(commands["lease"])
+        self._settle = list(commands["settle"])
         self._read = list(commands["XRANGE"])
 
     def cycles(self, count: int, *, reading: bool = False) -> Iterator[Batch]:
@@ -230,29 +230,35 @@ def bodies(size: int, count: int, seed: int = 0) -> list[bytes]:
 
 
 def _recorded(url: str, stripe: StripeId, block: Block) -> dict[str, tuple[Any, ...]]:
-    """What a store sends for a block that is appended, leased and acknowledged, by name."""
+    """What stores send for a block that one appends and another leases and acknowledges."""
     found: dict[str, tuple[Any, ...]] = {}
-    store = FabricStore(url)
+    stores = [_recording(FabricStore(url), found) for _ in range(2)]
+
+    async def exchange(sender: FabricStore, receiver: FabricStore) -> None:
+        await sender.create(stripe, QueueSettings.make(copies=1), 1)
+        await sender.append(stripe, [Segment(block)], 1)
+        delivery = await receiver.lease(stripe, "default", block.count, _LEASE_MS, 1, 1)
+        [leased] = delivery.runs
+        claim = Claim(delivery.epoch, leased.run.token, leased.run.lo, leased.run.hi)
+        await receiver.acknowledge(stripe, "default", [claim], 1)
+
+    try:
+        run(exchange(*stores))
+    finally:
+        for store in stores:
+            run(store.close())
+    return found
+
+
+def _recording(store: FabricStore, found: dict[str, tuple[Any, ...]]) -> FabricStore:
+    """A store whose requests are noted by the last word of their functions' names."""
     cluster = store._cluster  # noqa: SLF001  requests as they are sent, not as a copy says
     ask = cluster.ask
 
-    async def recording(
-        slot: int, command: Sequence[Any], copies: int = 0, timeout_s: float | None = None
-    ) -> tuple[Any, int]:
-        found[command[1] if command[0] == "FCALL" else command[0]] = tuple(command)
-        return await ask(slot, command, copies, timeout_s)
+    async def recorded(slot: int, command: Sequence[Any], *rest: Any, **named: Any) -> Any:
+        name = command[1].rpartition("_")[2] if command[0] == "FCALL" else command[0]
+        found[name] = tuple(command)
+        return await ask(slot, command, *rest, **named)
 
-    async def exchange() -> None:
-        await store.create(stripe, QueueSettings.make(copies=1), 1)
-        await store.append(stripe, [Segment(block)], 1)
-        delivery = await store.lease(stripe, "default", block.count, _LEASE_MS, 1, 1)
-        [leased] = delivery.runs
-        claim = Claim(delivery.epoch, leased.run.token, leased.run.lo, leased.run.hi)
-        await store.acknowledge(stripe, "default", [claim], 1)
-
-    cluster.ask = recording  # type: ignore[method-assign]
-    try:
-        run(exchange())
-    finally:
-        run(store.close())
-    return found
+    cluster.ask = recorded  # type: ignore[method-assign]
+    return store

@@ -12,7 +12,8 @@ import random
 import time
 from typing import TYPE_CHECKING, Any
 
-from ringdove.stores.fabric.cluster import Cluster, parse_url, slot_of
+from ringdove.stores.fabric.cluster import Cluster, slot_of
+from ringdove.stores.fabric.url import parse_url
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +71,6 @@ class SplitIndex:
 
 async def open_cluster(url: str) -> Cluster:
     """The cluster at a store's URL."""
-    nodes, _ = parse_url(url)
-    cluster = Cluster(nodes)
+    cluster = Cluster(parse_url(url).nodes)
     await cluster.open()
     return cluster

@@ -68,7 +68,11 @@ def run(
 
 
 def curve(
-    server: ServerProcess, shares: Sequence[float], seconds: float, **settings: Any
+    server: ServerProcess,
+    shares: Sequence[float],
+    seconds: float,
+    senders_max: int = _CONCURRENT_MAX,
+    **settings: Any,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The response times of a queue with these settings, and what else there is to say of them."""
     with connect(server.url) as connection:
@@ -77,7 +81,7 @@ def curve(
         try:
             consumer.ready()
             consumer.go()
-            closed = _saturate(server, seconds)
+            closed = _saturate(server, seconds, senders_max)
             top = max(closed, key=lambda row: row["done_per_s"])
             rows = []
             for number, share in enumerate(shares, len(closed)):
@@ -105,11 +109,11 @@ def curve(
     }
 
 
-def _saturate(server: ServerProcess, seconds: float) -> list[dict[str, Any]]:
+def _saturate(server: ServerProcess, seconds: float, senders_max: int) -> list[dict[str, Any]]:
     """Closed loops of more and more senders, until more of them do not help."""
     rows: list[dict[str, Any]] = []
     concurrent = _CONCURRENT
-    while concurrent <= _CONCURRENT_MAX:
+    while concurrent <= senders_max:
         row = _send(server, "saturate", number=len(rows), seconds=seconds, concurrent=concurrent)
         rows.append({"concurrent": concurrent, **row})
         if len(rows) > 1 and row["done_per_s"] < _GAIN * rows[-2]["done_per_s"]:

@@ -20,6 +20,7 @@ from ringdove.errors import StoreUnavailable
 from ringdove.stores.fabric.cluster import SLOTS
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
@@ -33,26 +34,48 @@ _pack: Any = hiredis.pack_command
 class RedisProcess:
     """A cluster of one node; runs until the end of the `with`."""
 
-    def __init__(self, directory: Path, *, slots: range = range(SLOTS)) -> None:
-        self.port, bus_port = free_ports(2, HOST)
-        command = [
-            redis_program(), "--port", str(self.port), "--bind", HOST, "--dir",
-            str(directory), "--cluster-enabled", "yes", "--cluster-port", str(bus_port),
-            "--save", "", "--appendonly", "no",
-        ]  # fmt: skip
-        self._process = subprocess.Popen(  # noqa: S603  a program that was asked for
-            command, stdout=subprocess.DEVNULL
-        )
+    def __init__(
+        self,
+        directory: Path,
+        *options: str,
+        slots: range = range(SLOTS),
+        password: str = "",
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._tls = tls
         self._reader = hiredis.Reader()
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not self._start(directory, options):  # Another may have taken the port meanwhile.
+            if time.monotonic() > deadline_s:
+                raise StoreUnavailable(f"Redis does not start in {directory}.")
         try:
-            self._socket = self._connect()
+            if password:
+                self.ask("AUTH", password)
             if slots:
                 self.ask("CLUSTER", "ADDSLOTSRANGE", slots[0], slots[-1])
             if len(slots) == SLOTS:
                 self.await_ready()
         except BaseException:
-            self._end()
+            self.__exit__()
             raise
+
+    def _start(self, directory: Path, options: Sequence[str]) -> bool:
+        """Begin a process and connect to it; False when it ends instead."""
+        self.port, bus_port = free_ports(2, HOST)
+        ports = ["--port", "0", "--tls-port"] if self._tls else ["--port"]
+        command = [
+            redis_program(), *ports, str(self.port), "--bind", HOST, "--dir", str(directory),
+            "--cluster-enabled", "yes", "--cluster-port", str(bus_port),
+            "--save", "", "--appendonly", "no", *options,
+        ]  # fmt: skip
+        self._process = subprocess.Popen(  # noqa: S603  a program that was asked for
+            command, stdout=subprocess.DEVNULL
+        )
+        try:
+            self._socket = self._connect()
+        except StoreUnavailable:
+            return False
+        return True
 
     @property
     def url(self) -> str:
@@ -63,7 +86,10 @@ class RedisProcess:
         """The reply to a command."""
         self._socket.sendall(_pack(words))
         while (reply := self._reader.gets()) is False:
-            self._reader.feed(self._socket.recv(65_536))
+            data = self._socket.recv(65_536)
+            if not data:
+                raise StoreUnavailable("Redis hung up.")
+            self._reader.feed(data)
         return reply
 
     def cpu_s(self) -> float:
@@ -87,14 +113,13 @@ class RedisProcess:
         self._until(lambda: b"master_link_status:up" in self.ask("INFO", "replication"))
 
     def _connect(self) -> socket.socket:
-        deadline_s = time.monotonic() + PATIENCE_S
-        while True:
+        while self._process.poll() is None:
             try:
-                return socket.create_connection((HOST, self.port), PATIENCE_S)
-            except OSError as error:
-                if time.monotonic() > deadline_s:
-                    raise StoreUnavailable("Redis does not start.") from error
+                plain = socket.create_connection((HOST, self.port), PATIENCE_S)
+                return self._tls.wrap_socket(plain) if self._tls else plain
+            except OSError:
                 time.sleep(0.01)
+        raise StoreUnavailable(f"Redis has ended with {self._process.returncode}.")
 
     def _until(self, condition: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + PATIENCE_S
@@ -108,9 +133,6 @@ class RedisProcess:
 
     def __exit__(self, *_: object) -> None:
         self._socket.close()
-        self._end()
-
-    def _end(self) -> None:
         self._process.terminate()
         self._process.wait()
 
