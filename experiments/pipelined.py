@@ -144,7 +144,7 @@ def measure(
         client_s = -time.process_time()
         began_s = time.perf_counter()
         done = 0
-        while time.perf_counter() - began_s < seconds:
+        while not done or time.perf_counter() - began_s < seconds:
             for pipeline, stream in zip(pipelines, streams, strict=True):
                 batch = next(stream)
                 pipeline.put(batch)

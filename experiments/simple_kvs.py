@@ -167,7 +167,7 @@ def _prepare(port: int, lock: str) -> None:
 
 
 def _drive(clients: list[Client], until_s: float) -> None:
-    """Have all clients work until a time; each ends where its request is answered."""
+    """Have all clients work until a time, and at least until one transaction is done."""
     poll = select.epoll()
     by_fd = {client.socket.fileno(): client for client in clients}
     pausing: list[tuple[float, int]] = []
@@ -175,7 +175,7 @@ def _drive(clients: list[Client], until_s: float) -> None:
         poll.register(fd, select.EPOLLIN)
         client.send()
     with poll:
-        while (now_s := time.perf_counter()) < until_s:
+        while (now_s := time.perf_counter()) < until_s or not any(c.transactions for c in clients):
             while pausing and pausing[0][0] <= now_s:
                 by_fd[heapq.heappop(pausing)[1]].send()
             # Its timer is too coarse for the pauses: look again at once.
