@@ -71,11 +71,7 @@ class RedisProcess:
         self._process = subprocess.Popen(  # noqa: S603  a program that was asked for
             command, stdout=subprocess.DEVNULL
         )
-        try:
-            self._socket = self._connect()
-        except StoreUnavailable:
-            return False
-        return True
+        return self._connect()
 
     @property
     def url(self) -> str:
@@ -112,14 +108,17 @@ class RedisProcess:
         self._until(lambda: self.ask("CLUSTER", "REPLICATE", name) == b"OK")
         self._until(lambda: b"master_link_status:up" in self.ask("INFO", "replication"))
 
-    def _connect(self) -> socket.socket:
+    def _connect(self) -> bool:
+        """Connect as soon as it listens; False when it has ended."""
         while self._process.poll() is None:
             try:
                 plain = socket.create_connection((HOST, self.port), PATIENCE_S)
-                return self._tls.wrap_socket(plain) if self._tls else plain
+                self._socket = self._tls.wrap_socket(plain) if self._tls else plain
             except OSError:
                 time.sleep(0.01)
-        raise StoreUnavailable(f"Redis has ended with {self._process.returncode}.")
+            else:
+                return True
+        return False
 
     def _until(self, condition: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + PATIENCE_S
