@@ -26,7 +26,8 @@ demo: setup ## Send a million messages through the engine, and check every one.
 	@$(BIN)/ringdove demo
 
 test: setup ## Run the tests.
-	@tools/get-redis
+	@tools/get-program redis-server valkey-server
+	@tools/get-program memcached
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 check: setup ## Lint, check types and style.
@@ -44,15 +45,20 @@ bench: setup ## Measure this machine (minutes).
 	    $(BIN)/ringdove bench $$name || exit 1; done
 
 torture: setup ## Kill the engine and cut its power a thousand times each, kill the server (many minutes).
-	@tools/get-redis
+	@tools/get-program redis-server valkey-server
 	@RINGDOVE_KILLS=1000 RINGDOVE_CUTS=1000 RINGDOVE_EXAMPLES=2000 RINGDOVE_SERVER_KILLS=300 \
 	    $(BIN)/python -m pytest -q --timeout=14400 tests/faults tests/stores tests/server
 
-experiments: setup ## Repeat the experiments of the source documents: figures and plots (half an hour).
+experiments: setup ## Repeat the experiments of the source documents: figures and plots (an hour).
+	@tools/get-program redis-server valkey-server
+	@tools/get-program memcached
 	@mkdir -p experiments/out
+	@for name in $$($(BIN)/python -c 'from experiments import NAMES; print(*NAMES)'); do \
+	    echo "experiment $$name"; $(BIN)/python -m experiments $$name \
+	    --json experiments/out/$$name.json --plot experiments/out/$$name.png || exit 1; done
 	@for name in e2e load rds; do echo "bench $$name"; \
-	    $(BIN)/ringdove bench $$name --json --plot experiments/out/$$name.png \
-	    > experiments/out/$$name.json || exit 1; done
+	    $(BIN)/ringdove bench $$name --json --plot experiments/out/bench-$$name.png \
+	    > experiments/out/bench-$$name.json || exit 1; done
 	@ls experiments/out
 
 lock: ## Choose the newest versions that pyproject.toml allows, and lock them.

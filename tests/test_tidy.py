@@ -8,6 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src" / "ringdove").rglob("*.py"))
+EXPERIMENTS = sorted((ROOT / "experiments").glob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 MODULE_LINES_MAX = 600
@@ -46,7 +47,7 @@ def _imports(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("path", SOURCES + TESTS, ids=_name)
+@pytest.mark.parametrize("path", SOURCES + EXPERIMENTS + TESTS, ids=_name)
 def test_a_module_is_short_and_its_functions_are_too(path):
     text = path.read_text()
     assert len(text.splitlines()) <= MODULE_LINES_MAX, "split it along a seam of the data path"
@@ -57,7 +58,7 @@ def test_a_module_is_short_and_its_functions_are_too(path):
             assert length <= FUNCTION_LINES_MAX, f"{node.name} has {length} lines"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=_name)
+@pytest.mark.parametrize("path", SOURCES + EXPERIMENTS, ids=_name)
 def test_a_module_opens_with_what_it_is_for(path):
     assert ast.get_docstring(ast.parse(path.read_text()))
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1)
-_SHARES_QUICK = (0.2, 0.6, 1.0)
+SHARES_QUICK = (0.2, 0.6, 1.0)
 
 _CONNECTIONS = 8
 _CONCURRENT, _CONCURRENT_MAX = 64, 2_048
@@ -55,43 +55,45 @@ def run(
     quick: bool = False,
 ) -> dict[str, Any]:
     """Response times from 10 to 110 % of saturation; `seconds` for each load. See the module."""
-    shares = _SHARES_QUICK if quick else SHARES
+    shares = SHARES_QUICK if quick else SHARES
     seconds = min(seconds, 0.5) if quick else seconds
     rows: list[dict[str, Any]] = []
     summary: dict[str, Any] = {}
     for durability in durabilities:
         with place(directory) as data, serving(data / "queues") as server:
-            found, told = _curve(server, durability, shares, seconds)
-        add_reference(found)
-        rows += found
-        calm = [row for row in found if row["load_share"] <= 0.8]
-        told["mean_ms_max_to_80_percent"] = max(row["mean_ms"] for row in calm)
-        told["p99_ms_max_to_80_percent"] = max(row["p99_ms"] for row in calm)
+            found, told = curve(server, shares, seconds, durability=durability)
+        rows += [{"durability": durability, **row} for row in found]
         summary |= {f"{durability}_{name}": value for name, value in told.items()}
     return {"load": rows, **summary}
 
 
-def _curve(
-    server: ServerProcess, durability: str, shares: Sequence[float], seconds: float
+def curve(
+    server: ServerProcess,
+    shares: Sequence[float],
+    seconds: float,
+    senders_max: int = _CONCURRENT_MAX,
+    **settings: Any,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The rows of one durability, and what else there is to say about them."""
+    """The response times of a queue with these settings, and what else there is to say of them."""
     with connect(server.url) as connection:
-        queue = connection.create_queue(_QUEUE, durability=durability)
+        queue = connection.create_queue(_QUEUE, **settings)
         consumer = Worker(__name__, "drain", url=server.url)
         try:
             consumer.ready()
             consumer.go()
-            closed = _saturate(server, seconds)
+            closed = _saturate(server, seconds, senders_max)
             top = max(closed, key=lambda row: row["done_per_s"])
             rows = []
             for number, share in enumerate(shares, len(closed)):
                 rate = share * top["done_per_s"]
                 row = _send(server, "offer", number=number, seconds=seconds, rate_per_s=rate)
-                rows.append({"durability": durability, "load_share": share, **row})
+                rows.append({"load_share": share, **row})
             queue.send(_HEAD.pack(_LAST_RUN, 0))
             received = consumer.result()
         finally:
             consumer.end()
+    add_reference(rows)
+    calm = [row for row in rows if row["load_share"] <= 0.8]
     sent = sum(row["sent"] for row in closed + rows)
     return rows, {
         "saturation_per_s": top["done_per_s"],
@@ -102,14 +104,16 @@ def _curve(
         "failed": sum(row["failed"] for row in closed + rows),
         "lost": sent - received["unique"],
         "duplicates": received["total"] - received["unique"],
+        "mean_ms_max_to_80_percent": max(row["mean_ms"] for row in calm),
+        "p99_ms_max_to_80_percent": max(row["p99_ms"] for row in calm),
     }
 
 
-def _saturate(server: ServerProcess, seconds: float) -> list[dict[str, Any]]:
+def _saturate(server: ServerProcess, seconds: float, senders_max: int) -> list[dict[str, Any]]:
     """Closed loops of more and more senders, until more of them do not help."""
     rows: list[dict[str, Any]] = []
     concurrent = _CONCURRENT
-    while concurrent <= _CONCURRENT_MAX:
+    while concurrent <= senders_max:
         row = _send(server, "saturate", number=len(rows), seconds=seconds, concurrent=concurrent)
         rows.append({"concurrent": concurrent, **row})
         if len(rows) > 1 and row["done_per_s"] < _GAIN * rows[-2]["done_per_s"]:

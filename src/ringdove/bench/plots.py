@@ -27,48 +27,53 @@ _COLOURS = {"poll": "C3", "monitor": "C1", "retry": "C0", "wake": "C2"}
 
 def plot_load(result: dict[str, Any], path: Path) -> None:
     """Response time against offered load, beside the M/M/1 curve; one panel per durability."""
-    groups = _grouped(result["load"], "durability")
-    figure, panels = _panels(len(groups), "Response time of single sends (2 KB)")
+    groups = grouped(result["load"], "durability")
+    figure, panels = figure_of(len(groups), "Response time of single sends (2 KB)")
     for axes, (durability, rows) in zip(panels, groups.items(), strict=True):
-        x = [100 * row["load_share"] for row in rows]
-        for name, label in (("mean_ms", "mean"), ("p50_ms", "p50"), ("p99_ms", "p99")):
-            axes.plot(x, [row[name] for row in rows], marker="o", markersize=4, label=label)
-        below = [row for row in rows if row["reference_ms"] is not None]
-        axes.plot(
-            [100 * row["load_share"] for row in below],
-            [row["reference_ms"] for row in below],
-            "k--",
-            label="M/M/1 from the lowest load",
-        )
-        axes.axhline(200, color="grey", linewidth=0.8, linestyle=":")
-        axes.annotate("200 ms: the document, below 80 %", (x[0], 200), (0, 3), fontsize=8,
-                      textcoords="offset points", color="grey")  # fmt: skip
-        axes.axvline(80, color="grey", linewidth=0.8, linestyle=":")
+        draw_response(axes, rows)
         rate = result[f"{durability}_saturation_per_s"]
         axes.set_title(f"durability {durability}: saturated at {rate:,}/s")
-        axes.set_xlabel("offered load (% of saturation)")
-        axes.set_ylabel("response time (ms)")
-        axes.set_yscale("log")
-    _save(figure, panels, path)
+    save(figure, panels, path)
+
+
+def draw_response(axes: Axes, rows: list[Row]) -> None:
+    """Response time against offered load, beside M/M/1 and the document's bound."""
+    x = [100 * row["load_share"] for row in rows]
+    for name, label in (("mean_ms", "mean"), ("p50_ms", "p50"), ("p99_ms", "p99")):
+        axes.plot(x, [row[name] for row in rows], marker="o", markersize=4, label=label)
+    below = [row for row in rows if row["reference_ms"] is not None]
+    axes.plot(
+        [100 * row["load_share"] for row in below],
+        [row["reference_ms"] for row in below],
+        "k--",
+        label="M/M/1 from the lowest load",
+    )
+    axes.axhline(200, color="grey", linewidth=0.8, linestyle=":")
+    axes.annotate("200 ms: the document, below 80 %", (x[0], 200), (0, 3), fontsize=8,
+                  textcoords="offset points", color="grey")  # fmt: skip
+    axes.axvline(80, color="grey", linewidth=0.8, linestyle=":")
+    axes.set_xlabel("offered load (% of saturation)")
+    axes.set_ylabel("response time (ms)")
+    axes.set_yscale("log")
 
 
 def plot_rds(result: dict[str, Any], path: Path) -> None:
     """Throughput, hit rate, messages per hit, latency, and throughput by pause; a row per mode."""
-    modes = _grouped(result["rds"], "mode")
-    figure, panels = _panels(5 * len(modes), "Four ways to dequeue (T4.5)", columns=5)
+    modes = grouped(result["rds"], "mode")
+    figure, panels = figure_of(5 * len(modes), "Four ways to dequeue (T4.5)", columns=5)
     for at, (mode, rows) in enumerate(modes.items()):
         own = panels[5 * at : 5 * at + 5]
         usual = [row for row in rows if row["pause_ms"] in (None, 100)]
         for axes, (name, label) in zip(own, _RDS_PANELS, strict=False):
-            for number, (method, found) in enumerate(_grouped(usual, "method").items()):
-                _line(axes, found, "lambda_per_s", name, method, number)
+            for number, (method, found) in enumerate(grouped(usual, "method").items()):
+                line(axes, found, "lambda_per_s", name, method, number)
             axes.set_title(f"{mode}: {label}")
             axes.set_xlabel("receives asked per back end, λ (1/s)")
             axes.set_ylabel(label)
             axes.set_xscale("log")
         own[3].set_yscale("log")
         _plot_pauses(own[4], mode, rows)
-    _save(figure, panels, path)
+    save(figure, panels, path)
 
 
 _RDS_PANELS = (
@@ -84,7 +89,7 @@ def _plot_pauses(axes: Axes, mode: str, rows: list[Row]) -> None:
     top = max(row["lambda_per_s"] for row in rows)
     rows = [row for row in rows if row["lambda_per_s"] == top]
     retry = sorted((r for r in rows if r["method"] == "retry"), key=lambda r: int(r["pause_ms"]))
-    _line(axes, retry, "pause_ms", "delivered_per_s", "retry", 2)
+    line(axes, retry, "pause_ms", "delivered_per_s", "retry", 2)
     for row in rows:
         if row["method"] in ("poll", "wake"):
             colour = _COLOURS[row["method"]]
@@ -99,7 +104,7 @@ def _plot_pauses(axes: Axes, mode: str, rows: list[Row]) -> None:
 def plot_parked(result: dict[str, Any], path: Path) -> None:
     """What waiting receivers cost: processor, memory and latency, against their number."""
     rows = result["parked"]
-    figure, panels = _panels(3, "Receivers that wait")
+    figure, panels = figure_of(3, "Receivers that wait")
     cpu, memory, latency = panels
     x = [row["receivers"] for row in rows]
     cpu.plot(x, [100 * row["idle_cpu_share"] for row in rows], marker="o", label="idle server")
@@ -118,29 +123,29 @@ def plot_parked(result: dict[str, Any], path: Path) -> None:
     memory.set_yscale("log")
     for axes in (cpu, latency):
         axes.set_ylim(bottom=0)
-    _save(figure, panels, path)
+    save(figure, panels, path)
 
 
 def plot_e2e(result: dict[str, Any], path: Path) -> None:
     """End-to-end rate against message size, one line per number of producers."""
-    groups = _grouped(result["e2e"], "durability")
-    figure, panels = _panels(len(groups), "Producers to one consumer, through a server")
+    groups = grouped(result["e2e"], "durability")
+    figure, panels = figure_of(len(groups), "Producers to one consumer, through a server")
     for axes, (durability, rows) in zip(panels, groups.items(), strict=True):
-        for number, (producers, found) in enumerate(_grouped(rows, "producers").items()):
+        for number, (producers, found) in enumerate(grouped(rows, "producers").items()):
             label = f"{producers} producer{'s' if producers != 1 else ''}"
-            _line(axes, found, "size", "messages_per_s", label, number)
+            line(axes, found, "size", "messages_per_s", label, number)
         axes.set_title(f"durability {durability}")
         axes.set_xlabel("body (bytes)")
         axes.set_ylabel("messages per second")
         axes.set_xscale("log")
         axes.set_yscale("log")
-    _save(figure, panels, path)
+    save(figure, panels, path)
 
 
 def plot_latency(result: dict[str, Any], path: Path) -> None:
     """Percentiles of everything that was timed, as bars."""
     rows = result["latency"][::-1]
-    figure, [axes] = _panels(1, "Latency", inches=(9, 1.5 + 0.55 * len(rows)))
+    figure, [axes] = figure_of(1, "Latency", inches=(9, 1.5 + 0.55 * len(rows)))
     for shift, (name, label) in enumerate(_PERCENTILES.items()):
         y = [at + 0.27 * (1 - shift) for at in range(len(rows))]
         bars = axes.barh(y, [row[name] for row in rows], 0.25, label=label)
@@ -151,7 +156,7 @@ def plot_latency(result: dict[str, Any], path: Path) -> None:
     axes.set_xlabel("latency (µs)")
     axes.set_xscale("log")
     axes.margins(x=0.1)
-    _save(figure, [axes], path)
+    save(figure, [axes], path)
 
 
 _PERCENTILES = {"p50_us": "p50", "p99_us": "p99", "p999_us": "p99.9"}
@@ -160,7 +165,7 @@ _PERCENTILES = {"p50_us": "p50", "p99_us": "p99", "p999_us": "p99.9"}
 def plot_sqs(result: dict[str, Any], path: Path) -> None:
     """Messages per second of each server by kind of request, on a logarithmic scale."""
     rows = result["sqs"]
-    figure, [axes] = _panels(1, f"SQS over {rows[0]['connections']} connections", inches=(8, 3.6))
+    figure, [axes] = figure_of(1, f"SQS over {rows[0]['connections']} connections", inches=(8, 3.6))
     names = [name for name in rows[0] if name.endswith("_per_s")]
     for number, row in enumerate(rows):
         x = [at + 0.35 * number for at in range(len(names))]
@@ -171,20 +176,21 @@ def plot_sqs(result: dict[str, Any], path: Path) -> None:
     axes.set_ylabel("messages per second")
     axes.set_yscale("log")
     axes.margins(y=0.15)
-    _save(figure, [axes], path)
+    save(figure, [axes], path)
 
 
-# -- what they share ------------------------------------------------------------------------------
+# -- what all figures share -----------------------------------------------------------------------
 
 
-def _grouped(rows: list[Row], name: str) -> dict[Any, list[Row]]:
+def grouped(rows: list[Row], name: str) -> dict[Any, list[Row]]:
+    """The rows by the value of a column."""
     groups: dict[Any, list[Row]] = {}
     for row in rows:
         groups.setdefault(row[name], []).append(row)
     return groups
 
 
-def _panels(
+def figure_of(
     count: int, title: str, columns: int = 3, inches: tuple[float, float] = _PANEL_INCHES
 ) -> tuple[Figure, list[Axes]]:
     """A figure of `count` panels under one title."""
@@ -202,7 +208,7 @@ def _panels(
     return figure, [figure.add_subplot(lines, columns, number + 1) for number in range(count)]
 
 
-def _line(axes: Axes, rows: list[Row], x: str, y: str, label: str, number: int) -> None:
+def line(axes: Axes, rows: list[Row], x: str, y: str, label: str, number: int) -> None:
     """One line with a marker of its own, so that it can be told without colours."""
     rows = [row for row in rows if row[y] is not None]
     axes.plot(
@@ -215,7 +221,8 @@ def _line(axes: Axes, rows: list[Row], x: str, y: str, label: str, number: int) 
     )
 
 
-def _save(figure: Figure, panels: list[Axes], path: Path) -> None:
+def save(figure: Figure, panels: list[Axes], path: Path) -> None:
+    """Write a figure, its panels with grid and legend."""
     for axes in panels:
         axes.grid(visible=True, alpha=0.3)
         axes.legend(fontsize=8)

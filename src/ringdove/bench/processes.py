@@ -27,6 +27,16 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
+def cpu_s(pid: int) -> float:
+    """Seconds of processor time that a process has used."""
+    threads = list(Path(f"/proc/{pid}/task").glob("*/schedstat"))
+    if threads:
+        return sum(int(path.read_text().split()[0]) for path in threads) / 1e9
+    # Not every kernel counts that finely.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
 class ServerProcess:
     """A running `ringdove serve`."""
 
@@ -50,8 +60,7 @@ class ServerProcess:
 
     def cpu_s(self) -> float:
         """Seconds of processor time that the server has used."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+        return cpu_s(self.pid)
 
     def resident_bytes(self) -> int:
         """Memory of the server."""

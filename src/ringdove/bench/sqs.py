@@ -25,6 +25,7 @@ from ringdove.bench.measure import OTHER_FILES, open_files, place, run_loop
 from ringdove.bench.processes import Worker, serving, wait_for_go
 from ringdove.client.outgoing import NewMessage
 from ringdove.client.sync import connect
+from ringdove.cluster.processes import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,8 +81,7 @@ def run(
 @contextlib.contextmanager
 def _moto() -> Iterator[int]:
     """Moto's server; answers its port."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
+    [port] = free_ports(1, "127.0.0.1")
     process = subprocess.Popen(  # noqa: S603  a program that this benchmark has asked for
         [sys.executable, "-c", "from moto.server import main; main()", "-p", str(port)],
         stdout=subprocess.DEVNULL,

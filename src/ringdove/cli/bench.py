@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from ringdove.cli.output import emit_json, table
+from ringdove.cli.output import emit_json, tables
 from ringdove.cli.queues import JsonFlag
 
 app = App(name="bench", help="Measure Ringdove on this machine; ratios matter more than absolutes.")
@@ -270,10 +270,5 @@ def _report(
         getattr(plots, f"plot_{kind}")(result, plot)
     if as_json:
         emit_json(result)
-        return
-    for name, rows in result.items():
-        if isinstance(rows, list) and rows:
-            table(name.replace("_", " "), list(rows[0]), [list(row.values()) for row in rows])
-    rest = [[name, value] for name, value in result.items() if not isinstance(value, list)]
-    if rest:
-        table("summary", ["figure", "value"], rest)
+    else:
+        tables(result)

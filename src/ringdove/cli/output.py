@@ -8,12 +8,14 @@ import sys
 import time
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ringdove.client.delivery import BaseMessage
+
+T = TypeVar("T")
 
 #: Width of tables that no terminal limits.
 _PIPE_COLUMNS = 160
@@ -45,6 +47,16 @@ def table(title: str | None, columns: list[str], rows: Iterable[Iterable[Any]]) 
     Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS).print(grid)
 
 
+def tables(result: dict[str, Any]) -> None:
+    """Print what was measured: a table for each list of rows, and one of single figures."""
+    for name, rows in result.items():
+        if isinstance(rows, list) and rows:
+            table(name.replace("_", " "), list(rows[0]), [list(row.values()) for row in rows])
+    rest = [[name, value] for name, value in result.items() if not isinstance(value, list)]
+    if rest:
+        table("summary", ["figure", "value"], rest)
+
+
 def say(text: str) -> None:
     """Tell people something that programs should not read."""
     print(text, file=sys.stderr)
@@ -71,6 +83,14 @@ def progress(label: str, total: int | None = None) -> Iterator[Callable[[int], N
     ) as bar:  # fmt: skip
         task = bar.add_task(label, total=total)
         yield lambda done: bar.update(task, completed=done)
+
+
+def watched(items: Sequence[T], label: str) -> Iterator[T]:
+    """The items one by one, with progress on standard error."""
+    with progress(label, len(items)) as show:
+        for done, item in enumerate(items):
+            show(done)
+            yield item
 
 
 def human_bytes(nbytes: float) -> str:
