@@ -8,4 +8,4 @@ reports next to what was found here.
 from __future__ import annotations
 
 #: In the order of the documents. The module has the same name, with underscores.
-NAMES = ("kvs", "store-and-forward", "spread", "load")
+NAMES = ("kvs", "store-and-forward", "slowdown", "rings", "spread", "load", "faults")
