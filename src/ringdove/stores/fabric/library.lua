@@ -218,8 +218,9 @@ function Stripe:save(only_if_changed)
   if words then in_parts('HSET', self.keys[M], words) end
 end
 
-function Stripe:announce(channel)
-  if channel ~= '' then call('SPUBLISH', channel, '') end
+-- Tells those who listen that something may have come; 'later' that something will, when it has its copies.
+function Stripe:announce(channel, when)
+  if channel ~= '' then call('SPUBLISH', channel, when or '') end
 end
 
 -- Notes on blocks ------------------------------------------------------------------------------
@@ -864,8 +865,7 @@ local function append(keys, args)
   if copies == 1 then self.stable = tail end
   if dropped then self:tidy(trim_max) end
   self:save()
-  -- What needs copies is announced when it has them.
-  if #accepted > 0 and copies == 1 then self:announce(args[3]) end
+  if #accepted > 0 then self:announce(args[3], copies > 1 and 'later' or nil) end
   return {copies, self.when_short, answers, self.tail, digits(self.now)}
 end
 

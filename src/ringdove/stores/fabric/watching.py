@@ -1,14 +1,16 @@
 """Notices of arrivals across controllers.
 
 Every change of a stripe is published on a channel of its own, in its slot, and whoever has parked
-receivers listens. A channel moves with its slot's master. Once a second each one is checked against
-the map of the cluster; whenever it was joined anew, notices may have been missed, and that counts
-as one.
+receivers listens. An append that still lacks its copies is published as well: if nobody says that
+it has them, for whoever should have is gone, it is time to look. A channel moves with its slot's
+master. Once a second each one is checked against the map of the cluster; whenever it was joined
+anew, notices may have been missed, and that counts as one.
 """
 
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from ringdove.stores.fabric.wire import Node, NodeAddress
 
 _CHECK_S = 1.0
+
+#: Seconds after which an append that was not said to have its copies is looked for.
+_UNANNOUNCED_S = 2.0
 
 
 class Watcher:
@@ -38,6 +43,8 @@ class Watcher:
         #: Slot of each channel that is wanted, and the node where it was joined.
         self._wanted: dict[bytes, int] = {}
         self._joined: dict[bytes, NodeAddress] = {}
+        #: Channels on which something is to come, and when to look for it.
+        self._awaited: dict[bytes, asyncio.TimerHandle] = {}
         self._nodes: dict[NodeAddress, Node] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -53,10 +60,26 @@ class Watcher:
     def close(self) -> None:
         """Listen no more; from the loop's thread."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, *self._awaited.values()):
+            if timer is not None:
+                timer.cancel()
         for node in self._nodes.values():
             node.close()
+
+    def _hear(self, channel: bytes, when: bytes) -> None:
+        """Something has come, or will when it has its copies."""
+        awaited = self._awaited.pop(channel, None)
+        if awaited is not None:
+            awaited.cancel()
+        if when == b"later":
+            look = partial(self._look, channel)
+            self._awaited[channel] = self._loop.call_later(_UNANNOUNCED_S, look)
+        else:
+            self._on_notice(channel)
+
+    def _look(self, channel: bytes) -> None:
+        self._awaited.pop(channel, None)
+        self._on_notice(channel)
 
     def _check(self) -> None:
         if self._closed:
@@ -77,7 +100,7 @@ class Watcher:
         node = self._nodes.get(address)
         if node is None:
             node = self._nodes[address] = self._make_node(address)
-            node.on_message = self._on_notice
+            node.on_message = self._hear
             node.on_lost = lambda: self._forget(address)
         return node
 

@@ -114,9 +114,9 @@ class Node:
         self._wire: _Wire | None = None
         self._connecting = False
         self._closed = False
-        #: Called with each message of a sharded channel: its name; and when the node is lost or
-        #: refuses. A node that listens is asked for nothing else.
-        self.on_message: Callable[[bytes], None] | None = None
+        #: Called with each message of a sharded channel: its name, and what it says; and when the
+        #: node is lost or refuses. A node that listens is asked for nothing else.
+        self.on_message: Callable[[bytes, bytes], None] | None = None
         self.on_lost: Callable[[], None] | None = None
 
     def ask(self, *commands: Sequence[Word]) -> list[Pending[Any]]:
@@ -404,7 +404,7 @@ class _Wire(asyncio.Protocol):
         if isinstance(reply, ReplyError) or reply[0] == b"sunsubscribe":
             self._node.lost()  # The slot has moved.
         elif reply[0] == b"smessage":
-            self._node.on_message(reply[1])
+            self._node.on_message(reply[1], reply[2])
         return True
 
     def write(self, data: bytes) -> None:
