@@ -40,7 +40,7 @@ format: setup ## Put the source into its standard form.
 	@$(BIN)/ruff check --fix .
 
 bench: setup ## Measure this machine (minutes).
-	@tools/get-redis
+	@tools/get-program redis-server valkey-server
 	@for name in engine groups leases backlog e2e latency parked load sqs fabric; do \
 	    $(BIN)/ringdove bench $$name || exit 1; done
 
