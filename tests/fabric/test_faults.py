@@ -13,6 +13,7 @@ from fabric.harness import storm
 from fabric.harness.load import until
 from fabric.harness.schedule import plan
 from fabric.harness.trial import Fabric, Trial
+from fabric.harness.verdict import longest_silence_s
 from ringdove.cluster.asking import ask_each
 from ringdove.errors import ReceiptStale, StoreUnavailable
 from ringdove.stores.fabric.store import _RECORDS_SLOT
@@ -46,7 +47,9 @@ def trial(fabric, tmp_path):
     return Trial(fabric, tmp_path)
 
 
-def test_one_server_of_five_is_killed_and_no_sender_of_a_loose_queue_is_told(fabric, trial):
+def test_one_server_of_five_is_killed_and_no_sender_of_a_loose_queue_is_told(
+    fabric, trial, record_property
+):
     with trial:
         trial.queue("loose", **LOOSE)
         trial.queue("two", **LOOSE, copies=2)
@@ -57,6 +60,9 @@ def test_one_server_of_five_is_killed_and_no_sender_of_a_loose_queue_is_told(fab
         fabric.cluster.kill("C")
         assert fabric.cluster.await_taken_over("C")
         trial.await_sends(20)
+    [kill] = trial.history.faults
+    silence_s = longest_silence_s(trial.sends("loose"), kill.from_s, kill.to_s)
+    record_property("longest time without an acknowledgement (s)", silence_s)
     assert trial.faults() == []
     assert [trial.verdicts[name].error_replies for name in ("loose", "two")] == [0, 0]
 

@@ -81,12 +81,6 @@ class Network:
         pairs = [(a, b) for a in sources for b in targets if a != b]
         self._do("spoil", pairs, weather.blocked, weather.delay_s, weather.loss)
 
-    def heal(self, some: Iterable[str], others: Iterable[str]) -> None:
-        """End a partition between some and others; what was held back arrives now."""
-        some, others = list(some), list(others)
-        self.spoil(some, others, CALM)
-        self.spoil(others, some, CALM)
-
     def block(self, some: Iterable[str], others: Iterable[str]) -> None:
         """A partition: nothing passes between some and others, in either direction."""
         some, others = list(some), list(others)

@@ -245,5 +245,6 @@ class Trial:
 
     def _save(self) -> Path:
         path = self._keep / f"history-{self.history.seed}-{time.time_ns()}.json"
-        self.history.save(path, schedule=self.schedule)
+        availability = {name: verdict.timeline(self.sends(name)) for name in self._queues}
+        self.history.save(path, schedule=self.schedule, availability=availability)
         return path

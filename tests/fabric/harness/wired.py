@@ -150,15 +150,14 @@ class WiredCluster(LocalCluster):
 
     # -- coming back ----------------------------------------------------------------------------
 
-    def mend(self, *, hand_back: bool = True) -> None:
+    def mend(self) -> None:
         """Undo every fault: a calm network, all processes running, every copy in sync."""
         self.network.calm()
         processes.send_signal(self.running(), signal.SIGCONT)
         for server in self.names:
             self._start_missing(server)
         forming.wait_until(self._settled, _MEND_S, lambda: "the cluster did not come into order")
-        if hand_back:
-            forming.hand_back(self.blueprint)
+        forming.hand_back(self.blueprint)
 
     def _settled(self) -> bool:
         """Whether every shard is served and every copy in sync; on a busy machine that takes time."""
@@ -173,8 +172,7 @@ class WiredCluster(LocalCluster):
     def _follow_masters(self) -> bool:
         """Whether every copy follows the master of its shard; one that follows a copy is told to.
 
-        Redis 7.0 leaves a copy behind that has heard from its master that it is none any more,
-        before it hears from the new one.
+        After a partition Redis 7.0 may leave a copy with its former master, which is a copy now.
         """
         views = forming.look(member.address for member in self.blueprint.members)
         masters = forming.masters_of(self.blueprint, views)
