@@ -1,6 +1,6 @@
 """What a fabric promises while its servers, processes, controllers and networks fail.
 
-2 random faults by default; `RINGDOVE_FABRIC_FAULTS=200` for torture. `RINGDOVE_FABRIC_SEED` repeats
+1 random fault by default; `RINGDOVE_FABRIC_FAULTS=200` for torture. `RINGDOVE_FABRIC_SEED` repeats
 a plan that failed.
 """
 
@@ -18,7 +18,7 @@ from ringdove.cluster.asking import ask_each
 from ringdove.errors import ReceiptStale, StoreUnavailable
 from ringdove.stores.fabric.store import _RECORDS_SLOT
 
-FAULTS = int(os.environ.get("RINGDOVE_FABRIC_FAULTS", "2"))
+FAULTS = int(os.environ.get("RINGDOVE_FABRIC_FAULTS", "1"))
 SEED = int(os.environ.get("RINGDOVE_FABRIC_SEED", "1"))
 
 #: Faults of one trial: then its queues are drained and judged.
@@ -76,7 +76,7 @@ def test_two_neighbours_are_killed_one_after_the_other_and_nothing_is_lost(fabri
             trial.broke("kill", server)
             fabric.cluster.kill(server)
             assert fabric.cluster.await_taken_over(server)
-            trial.await_sends(20)
+            trial.await_sends(5)
     assert trial.faults() == []
 
 
@@ -88,7 +88,7 @@ def test_masters_killed_and_started_at_once_have_lost_nothing(fabric, trial, rec
         trial.queue("two", **LOOSE, copies=2)
         trial.queue("keyed", **KEYED)
         trial.load()
-        for shard in ("A1", "B2", "C1", "D2", "E1"):
+        for shard in ("A1", "C2", "D1"):
             trial.broke("bounce", shard)
             away_s.append(fabric.cluster.bounce(fabric.cluster.master(shard)))
             trial.await_sends(5)
@@ -168,7 +168,7 @@ def test_with_degrade_a_copy_that_was_behind_takes_messages_away_when_it_is_prom
 def test_after_a_take_over_old_receipts_are_refused_and_their_messages_come_back(fabric, trial):
     cluster = fabric.cluster
     with trial, ringdove.connect(cluster.url) as connection:
-        queue = connection.queue(trial.queue_on("E2", "one"))
+        queue = connection.queue(trial.queue_on("E2", "one", lease_ms=1_000))
         queue.send("x")
         batch = queue.receive()
         master = cluster.master("E2")
