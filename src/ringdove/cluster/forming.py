@@ -111,10 +111,10 @@ def await_settled(
     awaited = blueprint.members if members is None else members
     shards = {member.shard for member in awaited}
     missing: list[str] = []
-    served_s = alive_s = time.monotonic()
+    served_s = alive_s = straight_s = time.monotonic()
 
     def settled() -> bool:
-        nonlocal served_s, alive_s
+        nonlocal served_s, alive_s, straight_s
         views = look_around(blueprint)
         silent = [member for member in awaited if views[member.address] is None]
         if not (gone := _gone(blueprint, silent)):
@@ -128,9 +128,41 @@ def await_settled(
             served_s = time.monotonic()
         elif time.monotonic() - served_s > _patience_s(blueprint, views):
             raise StoreUnavailable(_tell_unserved(blueprint, unserved, views))
+        if not (strays := _astray(blueprint, views)):
+            straight_s = time.monotonic()
+        elif time.monotonic() - straight_s > take_over_s(blueprint):
+            follow_masters(blueprint, strays)
+            straight_s = time.monotonic()
         return not missing
 
     wait_until(settled, timeout_s, lambda: f"{', '.join(missing)} did not come into sync")
+
+
+def _astray(blueprint: Blueprint, views: Views) -> list[Member]:
+    """Copies that follow another than the master of their shard.
+
+    For a moment that is so after every take-over; after a partition it was seen to stay so.
+    """
+    masters = masters_of(blueprint, views)
+    return [
+        member
+        for member in blueprint.members
+        if (view := views[member.address]) is not None
+        and (master := masters[member.shard]) is not None
+        and (served := views[master.address]) is not None
+        and member != master
+        and view.me.master != served.me.id
+    ]
+
+
+def follow_masters(blueprint: Blueprint, strays: Sequence[Member] | None = None) -> bool:
+    """Have copies follow the masters of their shards; whether all did already."""
+    if strays is None:
+        strays = _astray(blueprint, look_around(blueprint))
+    for stray in strays:
+        with contextlib.suppress(StoreUnavailable, NodeLost):  # It is looked at again.
+            _replicate(blueprint, [stray])
+    return not strays
 
 
 def _gone(blueprint: Blueprint, members: Iterable[Member]) -> list[str]:

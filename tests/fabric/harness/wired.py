@@ -14,7 +14,6 @@ from unittest import mock
 
 from fabric.harness.network import CLIENTS, Network
 from ringdove.cluster import forming, local, processes
-from ringdove.cluster.asking import ask_each
 from ringdove.cluster.layout import Tuning, lay_out, redis_conf
 from ringdove.cluster.local import LocalCluster
 from ringdove.core.ring import Rings
@@ -161,35 +160,13 @@ class WiredCluster(LocalCluster):
 
     def _settled(self) -> bool:
         """Whether every shard is served and every copy in sync; on a busy machine that takes time."""
-        if not self._follow_masters():
+        if not forming.follow_masters(self.blueprint):
             return False
         try:
             forming.await_settled(self.blueprint, timeout_s=forming.FORM_S)
         except StoreUnavailable:
             return False
         return True
-
-    def _follow_masters(self) -> bool:
-        """Whether every copy follows the master of its shard; one that follows a copy is told to.
-
-        After a partition Redis 7.0 may leave a copy with its former master, which is a copy now.
-        """
-        views = forming.look(member.address for member in self.blueprint.members)
-        masters = forming.masters_of(self.blueprint, views)
-        ids = {m.name: view.me.id for m in self.blueprint.members if (view := views[m.address])}
-        astray = [
-            member
-            for member in self.blueprint.members
-            if (view := views[member.address]) is None
-            or (master := masters[member.shard]) is None
-            or (member != master and view.me.master != ids[master.name])
-        ]
-        for member in astray:
-            master = masters[member.shard]
-            if master is not None and views[member.address] is not None:
-                command = ("CLUSTER", "REPLICATE", ids[master.name])
-                ask_each({member.address: [command]})
-        return not astray
 
     def _start_missing(self, server: str) -> None:
         members = self.blueprint.on(server)
