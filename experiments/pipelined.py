@@ -7,6 +7,7 @@ memcached are compared with what they must be, byte for byte.
 
 from __future__ import annotations
 
+import os
 import random
 import select
 import socket
@@ -24,6 +25,7 @@ from ringdove.errors import StoreUnavailable
 from ringdove.pending import run
 from ringdove.stores.base import Claim, StripeId
 from ringdove.stores.fabric import FabricStore
+from ringdove.stores.fabric.wire import Large
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +37,7 @@ _READ_BYTES = 1 << 20
 _LEASE_MS = 600_000
 #: Blocks of different content that are sent in turn: Lua keeps one copy of equal strings.
 _VARIANTS = 4
+_NAME_BYTES = 12
 #: Smaller pieces are sent together.
 _PIECE_BYTES_MIN = 64 * 1024
 
@@ -116,9 +119,11 @@ class Pipeline:
 
 
 def _check(reply: Any) -> None:
-    refused = isinstance(reply, list) and bool(reply) and reply[0] == b"!"
-    if refused or isinstance(reply, hiredis.ReplyError):
-        raise StoreUnavailable(f"Redis refused: {reply!r}.")
+    """Raise a refusal, also one inside the reply to a transaction."""
+    for answer in (reply, reply[-1]) if isinstance(reply, list) and reply else (reply,):
+        refused = isinstance(answer, list) and bool(answer) and answer[0] == b"!"
+        if refused or isinstance(answer, hiredis.ReplyError):
+            raise StoreUnavailable(f"Redis refused: {answer!r}.")
 
 
 class Server(NamedTuple):
@@ -183,11 +188,16 @@ class StripeRequests:
         made = [Block.build(bodies(size, count, seed), sent_ms=1) for seed in range(_VARIANTS)]
         self._blocks = [bytes(block.buffer) for block in made]
         commands = _recorded(url, stripe, made[0])
-        *words, _ = commands["append"]
-        self._appends = [pack((*words, block)) for block in self._blocks]
+        _, self._log, name, _ = commands["HSET"]
+        # What comes before and behind the name of a block, which is drawn anew for each.
+        self._puts = [
+            (pack(("MULTI",)) + pack(("HSET", self._log, name, block))).split(name)
+            for block in self._blocks
+        ]
+        self._append = (pack(commands["append"]) + pack(("EXEC",))).split(name)
         self._lease = pack(commands["lease"])
         self._settle = list(commands["settle"])
-        self._read = list(commands["XRANGE"])
+        self._find = list(commands["ZRANGEBYLEX"])
 
     def cycles(self, count: int, *, reading: bool = False) -> Iterator[Batch]:
         """Batches of so many cycles of append, lease and acknowledge, without end.
@@ -197,29 +207,34 @@ class StripeRequests:
         while True:
             pieces = []
             for _ in range(count):
-                append = self._appends[self._next // self.count % _VARIANTS]
-                pieces += [append, self._lease + self._rest(reading)]
-            if len(pieces[0]) < _PIECE_BYTES_MIN:
+                name = os.urandom(_NAME_BYTES)
+                before, block = self._puts[self._next // self.count % _VARIANTS]
+                call, end = self._append
+                rest = self._rest(name if reading else None)
+                pieces += [before + name, block, call + name + end + self._lease + rest]
+            if len(self._blocks[0]) < _PIECE_BYTES_MIN:
                 pieces = [b"".join(pieces)]
-            yield Batch(pieces, count * (4 if reading else 3), count * self.count)
+            # A transaction of two commands has four replies.
+            yield Batch(pieces, count * (8 if reading else 6), count * self.count)
 
     def bare(self) -> Iterator[Batch]:
         """The same blocks put into a stream and trimmed, without functions: no queue, no state."""
-        log = self._read[1] + ":bare"
+        log = f"{self._log}:bare"
         buffers = [pack(("XADD", log, "*", "b", block)) for block in self._blocks]
         trim = pack(("XTRIM", log, "MAXLEN", 0))
         while True:
             for buffer in buffers:
                 yield Batch([buffer, trim], 2, self.count)
 
-    def _rest(self, reading: bool) -> bytes:
+    def _rest(self, name: bytes | None) -> bytes:
+        """The acknowledgement of what was appended last; with the block's name, its reading too."""
         lo, hi = self._next, self._next + self.count
         self._next = hi
         self._settle[-3], self._settle[-2] = lo, hi
         data: bytes = pack(tuple(self._settle))
-        if reading:
-            self._read[2] = lo
-            data = pack(tuple(self._read)) + data
+        if name is not None:
+            self._find[2] = b"[" + lo.to_bytes(8)
+            data = pack(tuple(self._find)) + pack(("HMGET", self._log, name)) + data
         return data
 
 
@@ -255,10 +270,13 @@ def _recording(store: FabricStore, found: dict[str, tuple[Any, ...]]) -> FabricS
     cluster = store._cluster  # noqa: SLF001  requests as they are sent, not as a copy says
     ask = cluster.ask
 
-    async def recorded(slot: int, command: Sequence[Any], *rest: Any, **named: Any) -> Any:
-        name = command[1].rpartition("_")[2] if command[0] == "FCALL" else command[0]
-        found[name] = tuple(command)
-        return await ask(slot, command, *rest, **named)
+    async def recorded(slot: int, attempt: Any, *rest: Any, **named: Any) -> Any:
+        for command in attempt() if callable(attempt) else [attempt]:
+            name = command[1].rpartition("_")[2] if command[0] == "FCALL" else command[0]
+            words = (word.data if isinstance(word, Large) else word for word in command)
+            found[name] = tuple(bytes(w) if isinstance(w, memoryview | bytearray) else w
+                                for w in words)  # fmt: skip
+        return await ask(slot, attempt, *rest, **named)
 
     cluster.ask = recorded  # type: ignore[method-assign]
     return store

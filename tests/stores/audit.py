@@ -149,7 +149,8 @@ def _audit_places(kinds: dict[bytes, list[bytes]], runs: list[Run]) -> list[str]
 
 
 def _audit_log(redis: RedisProcess, prefix: str, state: dict[str, Any]) -> list[str]:
-    notes = [_NOTE.unpack(member) for member in redis.ask("ZRANGE", prefix + "n", 0, -1)]
+    members = redis.ask("ZRANGE", prefix + "n", 0, -1)
+    notes = [_NOTE.unpack_from(member) for member in members]
     first = notes[0] if notes else None
     hashes = set(redis.ask("HKEYS", prefix + "k"))
     expected = {
@@ -163,9 +164,7 @@ def _audit_log(redis: RedisProcess, prefix: str, state: dict[str, Any]) -> list[
         for what, value in expected.items()
         if state[what] != value
     ]
-    if [
-        int(entry[0].partition(b"-")[0]) for entry in redis.ask("XRANGE", prefix + "l", "-", "+")
-    ] != [note[0] for note in notes]:
+    if set(redis.ask("HKEYS", prefix + "l")) != {member[_NOTE.size :] for member in members}:
         faults.append("log and notes differ")
     if {field[:8] for field in hashes} - {note[0].to_bytes(8, "big") for note in notes}:
         faults.append("key hashes of blocks that are gone")

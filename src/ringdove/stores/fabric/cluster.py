@@ -10,7 +10,7 @@ from __future__ import annotations
 import binascii
 import random
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ringdove.errors import ConnectionClosed, StoreUnavailable
 from ringdove.pending import Pending, Runner
@@ -21,7 +21,9 @@ from ringdove.stores.fabric.wire import Login, Loop, Node, NodeAddress, NodeLost
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from ringdove.stores.fabric.wire import Copies, Word
+    from ringdove.stores.fabric.wire import Commands, Copies, Word
+
+    Attempt: TypeAlias = Callable[[], Commands]
 
 T = TypeVar("T")
 
@@ -62,6 +64,8 @@ class Cluster:
         #: Connections for requests that are waited for, to be closed at the end.
         self._others: list[Node] = []
         self._masters: list[NodeAddress | None] = [None] * SLOTS
+        #: Nodes that have had the library.
+        self._equipped: set[NodeAddress] = set()
         self._closed = False
 
     async def open(self) -> None:
@@ -133,14 +137,15 @@ class Cluster:
     async def ask(
         self,
         slot: int,
-        command: Sequence[Word],
+        attempt: Sequence[Word] | Attempt,
         copies: Copies | None = None,
         timeout_s: float | None = None,
     ) -> tuple[Any, int]:
         """Send a command to the master of a slot, until it is served or the time is up.
 
-        Answers the reply, and how many copies besides the master have what it did, if `copies` are
-        asked for.
+        An `attempt` makes commands that are carried out as one, anew for each time. Answers the
+        reply to the last, and how many copies besides the master have what they did, if `copies`
+        are asked for.
         """
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         deadline_s = time.monotonic() + timeout_s
@@ -150,7 +155,10 @@ class Cluster:
                 raise ConnectionClosed("The store has been closed.")
             address = self._masters[slot]
             try:
-                return await self._ask_once(slot, address, command, copies, deadline_s)
+                if callable(attempt):
+                    await self._equip(address)
+                commands = attempt() if callable(attempt) else [attempt]
+                return await self._ask_once(slot, address, commands, copies, deadline_s)
             except ReplyError as error:
                 if "unction not found" in str(error):
                     await self._load(address)
@@ -178,7 +186,7 @@ class Cluster:
         self,
         slot: int,
         address: NodeAddress | None,
-        command: Sequence[Word],
+        commands: Commands,
         copies: Copies | None,
         deadline_s: float,
     ) -> tuple[Any, int]:
@@ -187,11 +195,11 @@ class Cluster:
             raise NodeLost(f"No node serves slot {slot}.")
         if copies is not None:
             synced = self._synced_node(address)
-            change = synced.ask(command, copies)
+            change = synced.ask(commands, copies)
             await self._answered(slot, synced, change, deadline_s)
             return change.result()
         node = self.node(address)
-        [pending] = node.ask(command)
+        pending = node.ask_as_one(commands)
         await self._answered(slot, node, pending, deadline_s)
         return pending.result(), 0
 
@@ -205,6 +213,16 @@ class Cluster:
                 await self._refresh(deadline_s)
             if time.monotonic() >= deadline_s or self._masters[slot] != address:
                 raise NodeLost(f"Node {address} is silent.")
+
+    async def _equip(self, address: NodeAddress | None) -> None:
+        """See that a node has the library, before what cannot be undone without it."""
+        if address is None or address in self._equipped:
+            return
+        [pending] = self.node(address).ask(("FUNCTION", "LIST", "LIBRARYNAME", library.NAME))
+        if await pending.until(_SILENCE_S) and pending.error() is None:
+            if not pending.result():
+                await self._load(address)
+            self._equipped.add(address)
 
     async def _load(self, address: NodeAddress | None) -> None:
         """Give a node the library."""

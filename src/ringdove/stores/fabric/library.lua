@@ -4,8 +4,8 @@
 -- stripe share one hash tag and are passed in KEYS, in this order:
 --
 --    1 m  hash     the stripe: s its state, c its settings, =NAME each subscription (all cmsgpack)
---    2 l  stream   the log: id = offset of a block's last message, fields b (block), s (stored ms)
---    3 n  zset     notes on blocks, in lexical order: last offset, count, bytes, stored, not before
+--    2 l  hash     the log: blocks, each under the name that its sender has drawn for it
+--    3 n  zset     notes on blocks, in lexical order: last offset, count, bytes, stored, not before, name
 --    4 k  hash     key hashes of blocks of key-ordered queues, 1,024 each, by last offset and part
 --    5 p  hash     producers: next sequence, sequence and base of the last segment
 --    6 i  hash     message ids: offset, when seen
@@ -25,6 +25,9 @@
 --    t  till, lo           a run that is leased or waits for its time
 --    w  group, lo, hi      a run that is ready in its group; 'x' behind it when it is written below too
 --    x  lo, hi, ...        a run that was handed out once, waits for its time, or was passed over
+--
+-- No function sees a block: a sender writes it with HSET and calls `append` in one transaction, for Lua looks at every
+-- byte of every word that it is given. Whatever `append` does not take it removes again.
 --
 -- Below a subscription's `scan` everything that is not done is in x or w; above it nothing is written. Where a run is
 -- follows from its state, so `enter` and `leave` keep the index and all counters in step. Nothing below the floor is in x;
@@ -54,6 +57,8 @@ local CLIP_MAX = 1000
 local VISITS_MAX = 5000
 -- Messages that a claim may name; no lease has more.
 local CLAIM_MAX = 100000
+-- Where the name of a block begins in its note, and words of each segment of an append.
+local NAME_AT, SEGMENT_WORDS = 33, 10
 -- Key hashes that are written and read together.
 local HASHES_PART = 1024
 -- Delayed blocks that statistics look at.
@@ -673,10 +678,11 @@ function Stripe:trim(most)
   if self.oldest < 0 or limit <= self.head then return end
   local gone = call('ZRANGEBYLEX', self.keys[NOTES], '-', '(' .. be(limit), 'LIMIT', '0', word(most))
   if #gone == 0 then return end
-  local hashes, last = {}, read_note(gone[#gone])
-  for _, member in ipairs(gone) do
+  local hashes, names, last = {}, {}, read_note(gone[#gone])
+  for at, member in ipairs(gone) do
     local count, nbytes = struct.unpack('>I4I4', member, 9)
     self.nbytes = self.nbytes - nbytes
+    names[at] = string.sub(member, NAME_AT)
     for part = 0, math.ceil(count / HASHES_PART) - 1 do hashes[#hashes + 1] = string.sub(member, 1, 8) .. be(part) end
   end
   call('ZREMRANGEBYRANK', self.keys[NOTES], '0', word(#gone - 1))
@@ -686,11 +692,7 @@ function Stripe:trim(most)
   end
   local first = self:note_at(last.stop)
   self.head, self.oldest = first and first.base or self.tail, first and first.stored or -1
-  if first then
-    call('XTRIM', self.keys[LOG], 'MINID', digits(last.stop))
-  else
-    call('UNLINK', self.keys[LOG])
-  end
+  in_parts('HDEL', self.keys[LOG], names)
 end
 
 function Stripe:tidy(most)
@@ -820,9 +822,8 @@ end
 
 function Stripe:store(segment)
   local last = segment.base + segment.count - 1
-  call('XADD', self.keys[LOG], digits(last) .. '-1', 'b', segment.block, 's', digits(self.now))
   call('ZADD', self.keys[NOTES], '0', struct.pack('>I8I4I4I8I8', last, segment.count, segment.nbytes, self.now,
-    segment.not_before))
+    segment.not_before) .. segment.name)
   for part = 0, math.ceil(#segment.hashes / 8 / HASHES_PART) - 1 do
     local from = part * 8 * HASHES_PART
     call('HSET', self.keys[HASHES], be(last) .. be(part), string.sub(segment.hashes, from + 1, from + 8 * HASHES_PART))
@@ -831,20 +832,20 @@ function Stripe:store(segment)
   if self.oldest < 0 then self.head, self.oldest = segment.base, self.now end
 end
 
--- args: now, version, channel, limits (trim, producers, forget), most copies, then nine per segment:
--- producer, sequence, span, gaps, id, count, not before, key hashes, block
-local function append(keys, args)
+-- args: now, version, channel, limits (trim, producers, forget), most copies, then ten per segment:
+-- producer, sequence, span, gaps, id, count, not before, key hashes, name of the block, its bytes
+local function append_segments(keys, args)
   local self = load(keys, args[2], args[1])
   local trim_max, producers_max, forget_max = tonumber(args[4]), tonumber(args[5]), tonumber(args[6])
   self:tidy(trim_max)
   local segments, named = {}, 0
-  for at = 8, #args, 9 do
+  for at = 8, #args, SEGMENT_WORDS do
     segments[#segments + 1] = {
       producer = args[at] ~= '' and args[at] or nil, sequence = tonumber(args[at + 1]),
       span = tonumber(args[at + 2]), gaps = args[at + 3] == '1',
       id = args[at + 4] ~= '' and args[at + 4] or nil, count = tonumber(args[at + 5]),
       not_before = math.min(tonumber(args[at + 6]), NUMBER_MAX), hashes = self.order == 'key' and args[at + 7] or '',
-      block = args[at + 8], nbytes = #args[at + 8]}
+      name = args[at + 8], nbytes = tonumber(args[at + 9])}
     if args[at + 4] ~= '' then named = named + 1 end
   end
   -- As many go as may come, and some more.
@@ -867,6 +868,23 @@ local function append(keys, args)
   self:save()
   if #accepted > 0 then self:announce(args[3], copies > 1 and 'later' or nil) end
   return {copies, self.when_short, answers, self.tail, digits(self.now)}
+end
+
+-- Removes blocks that were written for an append which did not take them: all, or those it did not answer '+' for.
+local function remove_unwanted(keys, args, answers)
+  local names = {}
+  for at = 8, #args, SEGMENT_WORDS do
+    local answer = answers and answers[(at - 8) / SEGMENT_WORDS + 1]
+    if not answer or answer[1] ~= '+' then names[#names + 1] = args[at + 8] end
+  end
+  in_parts('HDEL', keys[LOG], names)
+end
+
+local function append(keys, args)
+  local ok, answer = pcall(append_segments, keys, args)
+  remove_unwanted(keys, args, ok and answer[3] or nil)
+  if not ok then error(answer, 0) end
+  return answer
 end
 
 -- args: now, most copies. A change that means nothing, for WAIT to follow: what was appended before has its copies

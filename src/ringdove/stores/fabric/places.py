@@ -33,7 +33,7 @@ class Place:
         tag = f"{stripe.queue:x}.{stripe.number}.{stripe.level}"
         self.slot = slot_of(tag.encode())
         self.keys = [f"rd:{{{tag}}}:{suffix}" for suffix in _SUFFIXES]
-        self.log = self.keys[1]
+        self.log, self.notes = self.keys[1:3]
         self.channel = f"rd:{{{tag}}}:a"
         self.watch: Pending[None] = Pending()
         #: How many copies its messages must have; 0 while that is not known.

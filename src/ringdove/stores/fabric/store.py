@@ -42,13 +42,14 @@ from ringdove.stores.fabric.library import function
 from ringdove.stores.fabric.near import Near
 from ringdove.stores.fabric.places import BlockCache, Place
 from ringdove.stores.fabric.url import parse_url
-from ringdove.stores.fabric.wire import WAIT_MS, Copies
+from ringdove.stores.fabric.wire import WAIT_MS, Copies, Large
 from ringdove.stores.fabric.words import (
     accepted,
     answer_of,
     appended_of,
     block_of,
     copies_needed,
+    note_of,
     segment_words,
     settings_words,
 )
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from ringdove.core.dedup import Segment
     from ringdove.core.settings import QueueSettings
     from ringdove.pending import Pending
+    from ringdove.stores.fabric.cluster import Attempt
     from ringdove.stores.fabric.wire import Word
 
 _RECORDS_TAG = b"ringdove-records"
@@ -129,36 +131,30 @@ class FabricStore:
 
     async def _decide(self, place: Place, name: str, *arguments: Word) -> Any:
         """`_ask`, for what a failover must not undo: it is on a second server before it counts."""
-        reply = await self._ask_copied(place.slot, name, place.keys, arguments, self._a_second)
+        command = _fcall(name, place.keys, arguments)
+        reply = await self._ask_copied(place.slot, command, self._a_second)
         return self._accept(place, reply)
 
     async def _ask_soon(self, place: Place, name: str, *arguments: Word) -> Any:
         """`_ask`, for those who can go elsewhere: a node that is gone is not waited for."""
         await self._open()
-        command = ("FCALL", function(name), len(place.keys), *place.keys, *arguments)
+        command = _fcall(name, place.keys, arguments)
         reply, _ = await self._cluster.ask(place.slot, command, timeout_s=_SOON_S)
         return self._accept(place, reply)
 
-    async def _change(self, place: Place, name: str, *arguments: Word) -> Any:
-        """Call a function whose effect must have its copies before it counts."""
+    async def _change(self, place: Place, attempt: Sequence[Word] | Attempt) -> list[Any]:
+        """Do what must have as many copies as its queue says before it counts."""
         wanted = (place.copies or self._copies_max) - 1
-        told = await self._ask_copied(
-            place.slot, name, place.keys, arguments, Copies(wanted, copies_needed)
-        )
+        told = await self._ask_copied(place.slot, attempt, Copies(wanted, copies_needed))
+        reply: list[Any]
         place.copies, _, *reply = self._accept(place, told)
         return reply
 
     async def _ask_copied(
-        self,
-        slot: int,
-        name: str,
-        keys: Sequence[Word],
-        arguments: Sequence[Word],
-        copies: Copies,
+        self, slot: int, attempt: Sequence[Word] | Attempt, copies: Copies
     ) -> Any:
         await self._open()
-        command = ("FCALL", function(name), len(keys), *keys, *arguments)
-        reply, reached = await self._cluster.ask(slot, command, copies if copies.wanted else None)
+        reply, reached = await self._cluster.ask(slot, attempt, copies if copies.wanted else None)
         needed = min(copies.wanted, copies.needed(reply))
         if reached < needed:
             raise StoreUnavailable(
@@ -214,9 +210,7 @@ class FabricStore:
             self._now(), version, place.channel, limits.TRIM_BLOCKS_PER_COMMIT_MAX,
             limits.PRODUCERS_MAX, limits.FORGET_PER_APPEND_MAX, self._copies_max,
         ]  # fmt: skip
-        for segment in sound:
-            arguments += segment_words(segment)
-        told, tail, stored = await self._change(place, "append", *arguments)
+        told, tail, stored = await self._put(place, arguments, sound)
         if place.copies > 1:
             self._show(place, int(tail))
         appended = [appended_of(answer) for answer in told]
@@ -224,6 +218,24 @@ class FabricStore:
         place.announce()
         answers = iter(appended)
         return [error if error is not None else next(answers) for error in malformed]
+
+    async def _put(
+        self, place: Place, arguments: Sequence[Word], segments: Sequence[Segment]
+    ) -> list[Any]:
+        """Write blocks and have them appended, in one transaction."""
+
+        def attempt() -> list[Sequence[Word]]:
+            # Names are drawn anew each time: an attempt that failed may have been carried out.
+            blocks: list[Word] = []
+            words: list[Word] = [*arguments]
+            for segment in segments:
+                name = os.urandom(_NAME_BYTES)
+                blocks += (name, Large(segment.block.buffer))
+                words += segment_words(segment, name)
+            append = _fcall("append", place.keys, words)
+            return [("HSET", place.log, *blocks), append] if blocks else [append]
+
+        return await self._change(place, attempt)
 
     def _keep(
         self,
@@ -245,14 +257,12 @@ class FabricStore:
 
         Nobody waits for that. Whoever meets messages that were not shown sees to it himself.
         """
-        keys = place.keys
-        self._cluster.tell(
-            place.slot, ("FCALL", function("stable"), len(keys), *keys, tail, place.channel)
-        )
+        self._cluster.tell(place.slot, _fcall("stable", place.keys, (tail, place.channel)))
 
     async def _settle_tail(self, place: Place) -> None:
         """See that what others have appended has its copies, whoever was to look after it."""
-        _, tail = await self._change(place, "touch", self._now(), self._copies_max)
+        touch = _fcall("touch", place.keys, (self._now(), self._copies_max))
+        _, tail = await self._change(place, touch)
         self._show(place, int(tail))
 
     def submit_append(
@@ -344,7 +354,7 @@ class FabricStore:
                 arguments += (
                     claim.epoch, f"{claim.token:015x}", claim.lo, claim.hi, int(claim.earlier),
                 )  # fmt: skip
-            [told] = await self._change(place, "settle", *arguments)
+            [told] = await self._change(place, _fcall("settle", place.keys, arguments))
             answers += [answer_of(answer) for answer in told]
         place.announce()
         return answers
@@ -517,9 +527,15 @@ class FabricStore:
         if known is not None:
             return [known]
         count = max(1, min(hi - lo, _READ_BYTES // place.block_bytes, _READ_BLOCKS_MAX))
-        command = ("XRANGE", place.log, lo, "+", "COUNT", count)
-        entries, _ = await self._cluster.ask(place.slot, command)
-        blocks = [block_of(entry) for entry in entries]
+        command = ("ZRANGEBYLEX", place.notes, b"[" + lo.to_bytes(8), "+", "LIMIT", 0, count)
+        members, _ = await self._cluster.ask(place.slot, command)
+        if not members:
+            return []
+        notes = [note_of(member) for member in members]
+        fetch: list[Word] = ["HMGET", place.log, *(note.name for note in notes)]
+        stored, _ = await self._cluster.ask(place.slot, fetch)
+        # What was trimmed meanwhile is not there any more, and is not asked for again.
+        blocks = [block_of(*found) for found in zip(notes, stored, strict=True) if found[1]]
         if blocks:
             place.block_bytes = sum(block.nbytes for block in blocks) // len(blocks)
             self._cache.add(place, blocks)
@@ -531,7 +547,8 @@ class FabricStore:
         return accepted(await self._call(name, _RECORDS_SLOT, _RECORD_KEYS, arguments))
 
     async def _write_record(self, name: str, *arguments: Word) -> Any:
-        reply = await self._ask_copied(_RECORDS_SLOT, name, _RECORD_KEYS, arguments, self._a_second)
+        command = _fcall(name, _RECORD_KEYS, arguments)
+        reply = await self._ask_copied(_RECORDS_SLOT, command, self._a_second)
         return accepted(reply)
 
     async def get(self, key: str) -> Record | None:
@@ -579,3 +596,10 @@ _CLAIMS_PER_CALL_MAX = 1_000
 
 #: Bytes and blocks that one read of the log fetches, about.
 _READ_BYTES, _READ_BLOCKS_MAX = 1024 * 1024, 1_000
+
+#: Bytes of the names that are drawn for blocks.
+_NAME_BYTES = 12
+
+
+def _fcall(name: str, keys: Sequence[Word], arguments: Sequence[Word]) -> tuple[Word, ...]:
+    return ("FCALL", function(name), len(keys), *keys, *arguments)

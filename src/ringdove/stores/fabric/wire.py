@@ -20,11 +20,12 @@ from ringdove.pending import Pending
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ringdove.core.columns import Buffer
 
     Word: TypeAlias = "bytes | str | int | float | Large"
+    Commands: TypeAlias = Sequence[Sequence[Word]]
 
 
 class NodeAddress(NamedTuple):
@@ -134,6 +135,23 @@ class Node:
                 self._fail("The store has been closed.")
         return pendings
 
+    def ask_as_one(self, commands: Commands) -> Pending[Any]:
+        """Send commands that are carried out as one; the reply is that of the last."""
+        replies = self.ask(*_as_one(commands))
+        if len(replies) == 1:
+            return replies[0]
+        outcome: Pending[Any] = Pending()
+
+        def settle() -> None:
+            reply, error = _outcome(replies)
+            if error is None:
+                outcome.resolve(reply)
+            else:
+                outcome.fail(error)
+
+        replies[-1].when_done(settle)
+        return outcome
+
     def tell(self, command: Sequence[Word]) -> None:
         """Send a command whose reply is a message; from the loop's thread."""
         with self._lock:
@@ -222,12 +240,12 @@ class Copies(NamedTuple):
 
 
 class _Change:
-    """A command under way, until enough copies have what it did."""
+    """Commands under way, until enough copies have what they did."""
 
-    __slots__ = ("command", "copies", "deadline_s", "needed", "pending", "reply")
+    __slots__ = ("commands", "copies", "deadline_s", "needed", "pending", "reply")
 
-    def __init__(self, command: Sequence[Word], copies: Copies) -> None:
-        self.command = command
+    def __init__(self, commands: Commands, copies: Copies) -> None:
+        self.commands = _as_one(commands)
         self.copies = copies
         self.deadline_s = time.monotonic() + WAIT_MS / 1000
         self.needed = 0
@@ -260,9 +278,12 @@ class Synced:
         """See Node."""
         self._node.check()
 
-    def ask(self, command: Sequence[Word], copies: Copies) -> Pending[tuple[Any, int]]:
-        """Send a command; its reply, and how many copies besides the master have what it did."""
-        change = _Change(command, copies)
+    def ask(self, commands: Commands, copies: Copies) -> Pending[tuple[Any, int]]:
+        """Send commands that are carried out as one.
+
+        Answers the reply to the last, and how many copies besides the master have what they did.
+        """
+        change = _Change(commands, copies)
         with self._lock:
             self._queue.append(change)
             if self._under_way:
@@ -278,7 +299,8 @@ class Synced:
             if not self._under_way:
                 return
         asked = wanted = max(change.copies.wanted for change in (*batch, *self._short))
-        commands = [change.command for change in batch]
+        commands = [command for change in batch for command in change.commands]
+        asked_for = len(commands)
         if self._following is not None:
             needed = max((change.needed for change in self._short), default=0)
             asked = min(wanted, max(1, self._following, needed))
@@ -289,24 +311,23 @@ class Synced:
         def finish() -> None:
             error = reached.error()
             if error is None:
-                self._take(batch, replies[: len(batch)])
+                self._take(batch, replies)
                 self._settle(asked, int(reached.result()))
-                for told in replies[len(batch) :]:
+                for told in replies[asked_for:]:
                     self._heed(told, wanted)
             else:
-                self._fail(batch, replies[: len(batch)], error)
+                self._fail(batch, replies, error)
             self._send()
 
         reached.when_done(finish)
 
     def _take(self, batch: list[_Change], replies: list[Pending[Any]]) -> None:
         """Learn what the node has answered to changes."""
-        for change, reply in zip(batch, replies, strict=True):
-            error = reply.error()
+        for change, (reply, error) in zip(batch, _outcomes(batch, replies), strict=True):
             if error is not None:
                 change.pending.fail(error)
                 continue
-            change.reply = reply.result()
+            change.reply = reply
             change.needed = min(change.copies.wanted, change.copies.needed(change.reply))
             self._short.append(change)
 
@@ -337,10 +358,38 @@ class Synced:
         lost = error if isinstance(error, NodeLost) else NodeLost(f"{self.address}: {error}")
         for change in self._short:
             change.pending.fail(lost)
-        for change, reply in zip(batch, replies, strict=True):
-            change.pending.fail(reply.error() or lost)
+        for change, (_, refusal) in zip(batch, _outcomes(batch, replies), strict=True):
+            change.pending.fail(refusal or lost)
         self._short = []
         self._following = None
+
+
+def _as_one(commands: Commands) -> Commands:
+    """Commands as a transaction, if they are several."""
+    return commands if len(commands) == 1 else [("MULTI",), *commands, ("EXEC",)]
+
+
+def _outcome(replies: Sequence[Pending[Any]]) -> tuple[Any, BaseException | None]:
+    """The reply to the last of commands that were sent as one, or why they were refused."""
+    # Of a transaction that was given up, the first refusal says why.
+    error = next((found for reply in replies if (found := reply.error()) is not None), None)
+    if error is not None:
+        return None, error
+    answer = replies[-1].result()
+    if len(replies) == 1:
+        return answer, None
+    refused = next((part for part in answer if isinstance(part, ReplyError)), None)
+    return answer[-1], refused
+
+
+def _outcomes(
+    batch: list[_Change], replies: list[Pending[Any]]
+) -> Iterator[tuple[Any, BaseException | None]]:
+    """What became of each of several changes."""
+    at = 0
+    for change in batch:
+        yield _outcome(replies[at : at + len(change.commands)])
+        at += len(change.commands)
 
 
 def _followers(info: bytes) -> int:

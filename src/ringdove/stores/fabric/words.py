@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringdove.core.block import Block
 from ringdove.core.dedup import Appended
 from ringdove.errors import ClientError, RingdoveError, StoreCorrupted
 from ringdove.protocol.messages import WireError, decode_error
-from ringdove.stores.fabric.wire import Large
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,25 +35,40 @@ def settings_words(settings: QueueSettings, version: int) -> list[Word]:
     ]  # fmt: skip
 
 
-def segment_words(segment: Segment) -> list[Word]:
-    """What an append takes of each segment."""
+def segment_words(segment: Segment, name: bytes) -> list[Word]:
+    """What an append takes of each segment, whose block was written under a name."""
     block = segment.block
     hashes = bytes(block.key_hashes()) if block.keyed else b""
     return [
         segment.producer or b"", segment.sequence, segment.span, int(segment.gaps),
-        segment.message_id or b"", block.count, block.not_before_ms, hashes, Large(block.buffer),
+        segment.message_id or b"", block.count, block.not_before_ms, hashes, name,
+        block.nbytes,
     ]  # fmt: skip
 
 
-def block_of(entry: Sequence[Any]) -> Block:
-    """A block as the stream has it, stamped."""
-    entry_id, (_, data, _, stored) = entry
-    last = int(entry_id.partition(b"-")[0])
+class Note(NamedTuple):
+    """What a stripe's notes say of a block."""
+
+    last: int
+    messages: int
+    nbytes: int
+    stored_ms: int
+    name: bytes
+
+
+def note_of(member: bytes) -> Note:
+    """A note, from its place in the set of notes."""
+    last, messages, nbytes, stored_ms, _ = _NOTE.unpack_from(member)
+    return Note(last, messages, nbytes, stored_ms, member[_NOTE.size :])
+
+
+def block_of(note: Note, data: bytes) -> Block:
+    """A block as it is stored, stamped."""
     try:
         block = Block.decode(data, trusted=True)
     except RingdoveError as error:
         raise StoreCorrupted(f"A block in the fabric is damaged: {error}") from error
-    return block.stamp(last + 1 - block.count, int(stored))
+    return block.stamp(note.last + 1 - note.messages, note.stored_ms)
 
 
 def accepted(reply: Any) -> Any:
@@ -87,3 +102,7 @@ def appended_of(told: Sequence[Any]) -> Appended | ClientError:
     error = refusal_of(told)
     assert isinstance(error, ClientError)
     return error
+
+
+#: Last offset, count, bytes, when stored, not before; the block's name follows.
+_NOTE = struct.Struct(">QIIQQ")
