@@ -1,8 +1,8 @@
 """The store on a Redis or Valkey cluster.
 
-Each operation on a stripe is one function of `library.lua`, atomic on the stripe's master. Blocks are
-written in the same transaction and read by name. A store keeps nothing that matters: blocks that it
-has read or appended lately, and who waits for what.
+Each operation on a stripe is one function of `library.lua`, atomic on the stripe's master. Blocks
+are written in the same transaction and read by name. A store keeps nothing that matters: blocks
+that it has read or appended lately, and who waits for what.
 """
 
 from __future__ import annotations
