@@ -16,7 +16,7 @@ from fabric.harness.trial import Fabric, Trial
 from fabric.harness.verdict import longest_silence_s
 from ringdove.cluster.asking import ask_each
 from ringdove.errors import ReceiptStale, StoreUnavailable
-from ringdove.stores.fabric.store import _RECORDS_SLOT
+from ringdove.stores.fabric.records import RECORDS_SLOT
 
 FAULTS = int(os.environ.get("RINGDOVE_FABRIC_FAULTS", "1"))
 SEED = int(os.environ.get("RINGDOVE_FABRIC_SEED", "1"))
@@ -202,7 +202,7 @@ def test_loose_queues_never_stop_even_if_nobody_takes_over(fabric, trial):
     """The server killed also has the records of the queues."""
     cluster = fabric.cluster
     shards = cluster.blueprint.shards
-    home = next(n for n, s in shards.items() if _RECORDS_SLOT in cluster.blueprint.rings.slots(s))
+    home = next(n for n, s in shards.items() if RECORDS_SLOT in cluster.blueprint.rings.slots(s))
     with trial:
         trial.queue("degrade", **LOOSE)
         trial.queue("refuse", **LOOSE, when_short="refuse")

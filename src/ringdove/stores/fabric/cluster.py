@@ -127,13 +127,6 @@ class Cluster:
         """Who serves a slot, as far as is known."""
         return self._masters[slot]
 
-    async def call(
-        self, function: str, slot: int, keys: Sequence[Word], arguments: Sequence[Word]
-    ) -> Any:
-        """Call a function of the library on the master of a slot."""
-        reply, _ = await self.ask(slot, ("FCALL", function, len(keys), *keys, *arguments))
-        return reply
-
     async def ask(
         self,
         slot: int,

@@ -14,7 +14,6 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from ringdove import limits
-from ringdove.clock import Clock, SystemClock
 from ringdove.core.dedup import Appended, check_segment
 from ringdove.core.runs import LeasedRun
 from ringdove.core.settings import check_name
@@ -24,40 +23,38 @@ from ringdove.errors import (
     InvalidArgument,
     OffsetTrimmed,
     QueueNotFound,
-    StoreUnavailable,
 )
 from ringdove.stores.base import (
     Claim,
     Claimed,
     Delivered,
     Delivery,
-    Record,
     Start,
     StripeId,
     StripeStats,
     SubscriptionStats,
 )
-from ringdove.stores.fabric.cluster import Cluster, slot_of
-from ringdove.stores.fabric.library import function
 from ringdove.stores.fabric.near import Near
 from ringdove.stores.fabric.places import BlockCache, Place
+from ringdove.stores.fabric.records import FabricRecords
 from ringdove.stores.fabric.url import parse_url
-from ringdove.stores.fabric.wire import WAIT_MS, Copies, Large
+from ringdove.stores.fabric.wire import Copies, Large
 from ringdove.stores.fabric.words import (
     accepted,
     answer_of,
     appended_of,
     block_of,
     copies_needed,
+    fcall,
     note_of,
     segment_words,
     settings_words,
 )
-from ringdove.stores.local import check_record
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
+    from ringdove.clock import Clock
     from ringdove.core.block import Block
     from ringdove.core.dedup import Segment
     from ringdove.core.settings import QueueSettings
@@ -65,28 +62,18 @@ if TYPE_CHECKING:
     from ringdove.stores.fabric.cluster import Attempt
     from ringdove.stores.fabric.wire import Word
 
-_RECORDS_TAG = b"ringdove-records"
-_RECORDS_SLOT = slot_of(_RECORDS_TAG)
-_RECORD_KEYS = tuple(b"rd:{%b}:%b" % (_RECORDS_TAG, suffix) for suffix in (b"v", b"k", b"e"))
-
 #: Stripes whose keys are remembered.
 _STRIPES_MAX = 10_000
 
 
-class FabricStore:
+class FabricStore(FabricRecords):
     """See `ringdove.stores.base.Store` for the contract."""
 
     def __init__(self, url: str, clock: Clock | None = None, seed: int | None = None) -> None:
-        self.clock: Clock = clock or SystemClock()
-        #: Tests pass a clock; otherwise each node goes by its own.
-        self._own_time = clock is None
-        self._random = random.Random(seed)
         place = parse_url(url)
-        self._copies_max = place.copies
+        super().__init__(place, clock)
+        self._random = random.Random(seed)
         self._near = Near(place.near)
-        self._a_second = Copies(self._copies_max - 1, lambda _: 1)
-        self._cluster = Cluster(place.nodes, place.login)
-        self._opened = False
         self._places: OrderedDict[StripeId, Place] = OrderedDict()
         self._cache = BlockCache()
         self._channels: dict[bytes, Place] = {}
@@ -98,9 +85,6 @@ class FabricStore:
         self._cluster.close()
 
     # -- asking ---------------------------------------------------------------------------------
-
-    def _now(self) -> str:
-        return "" if self._own_time else str(self.clock.now_ms())
 
     def _place(self, stripe: StripeId) -> Place:
         place = self._places.get(stripe)
@@ -126,19 +110,19 @@ class FabricStore:
 
     async def _ask(self, place: Place, name: str, *arguments: Word) -> Any:
         """Call a function on a stripe; raises what it refuses with."""
-        reply = await self._call(name, place.slot, place.keys, arguments)
+        reply = await self._call(place.slot, fcall(name, place.keys, arguments))
         return self._accept(place, reply)
 
     async def _decide(self, place: Place, name: str, *arguments: Word) -> Any:
         """`_ask`, for what a failover must not undo: it is on a second server before it counts."""
-        command = _fcall(name, place.keys, arguments)
+        command = fcall(name, place.keys, arguments)
         reply = await self._ask_copied(place.slot, command, self._a_second)
         return self._accept(place, reply)
 
     async def _ask_soon(self, place: Place, name: str, *arguments: Word) -> Any:
         """`_ask`, for those who can go elsewhere: a node that is gone is not waited for."""
         await self._open()
-        command = _fcall(name, place.keys, arguments)
+        command = fcall(name, place.keys, arguments)
         reply, _ = await self._cluster.ask(place.slot, command, timeout_s=_SOON_S)
         return self._accept(place, reply)
 
@@ -149,30 +133,6 @@ class FabricStore:
         reply: list[Any]
         place.copies, _, *reply = self._accept(place, told)
         return reply
-
-    async def _ask_copied(
-        self, slot: int, attempt: Sequence[Word] | Attempt, copies: Copies
-    ) -> Any:
-        await self._open()
-        reply, reached = await self._cluster.ask(slot, attempt, copies if copies.wanted else None)
-        needed = min(copies.wanted, copies.needed(reply))
-        if reached < needed:
-            raise StoreUnavailable(
-                f"Only {reached + 1} of {needed + 1} copies could be reached within {WAIT_MS} ms: "
-                "what was asked may come to nothing. Try again."
-            )
-        return reply
-
-    async def _open(self) -> None:
-        if not self._opened:
-            await self._cluster.open()
-            self._opened = True
-
-    async def _call(
-        self, name: str, slot: int, keys: Sequence[Word], arguments: Sequence[Word]
-    ) -> Any:
-        await self._open()
-        return await self._cluster.call(function(name), slot, keys, arguments)
 
     # -- stripes --------------------------------------------------------------------------------
 
@@ -232,7 +192,7 @@ class FabricStore:
                 name = os.urandom(_NAME_BYTES)
                 blocks += (name, Large(segment.block.buffer))
                 words += segment_words(segment, name)
-            append = _fcall("append", place.keys, words)
+            append = fcall("append", place.keys, words)
             return [("HSET", place.log, *blocks), append] if blocks else [append]
 
         return await self._change(place, attempt)
@@ -257,11 +217,11 @@ class FabricStore:
 
         Nobody waits for that. Whoever meets messages that were not shown sees to it himself.
         """
-        self._cluster.tell(place.slot, _fcall("stable", place.keys, (tail, place.channel)))
+        self._cluster.tell(place.slot, fcall("stable", place.keys, (tail, place.channel)))
 
     async def _settle_tail(self, place: Place) -> None:
         """See that what others have appended has its copies, whoever was to look after it."""
-        touch = _fcall("touch", place.keys, (self._now(), self._copies_max))
+        touch = fcall("touch", place.keys, (self._now(), self._copies_max))
         _, tail = await self._change(place, touch)
         self._show(place, int(tail))
 
@@ -354,7 +314,7 @@ class FabricStore:
                 arguments += (
                     claim.epoch, f"{claim.token:015x}", claim.lo, claim.hi, int(claim.earlier),
                 )  # fmt: skip
-            [told] = await self._change(place, _fcall("settle", place.keys, arguments))
+            [told] = await self._change(place, fcall("settle", place.keys, arguments))
             answers += [answer_of(answer) for answer in told]
         place.announce()
         return answers
@@ -541,52 +501,6 @@ class FabricStore:
             self._cache.add(place, blocks)
         return blocks
 
-    # -- records --------------------------------------------------------------------------------
-
-    async def _look_up(self, name: str, *arguments: Word) -> Any:
-        return accepted(await self._call(name, _RECORDS_SLOT, _RECORD_KEYS, arguments))
-
-    async def _write_record(self, name: str, *arguments: Word) -> Any:
-        command = _fcall(name, _RECORD_KEYS, arguments)
-        reply = await self._ask_copied(_RECORDS_SLOT, command, self._a_second)
-        return accepted(reply)
-
-    async def get(self, key: str) -> Record | None:
-        """See RecordStore."""
-        told = await self._look_up("record_get", self._now(), key)
-        return Record(key, told[2], told[0], int(told[1])) if told else None
-
-    async def put(
-        self, key: str, value: bytes, expect: int | None = None, expires_ms: int = 0
-    ) -> Record:
-        """See RecordStore."""
-        check_record(key, value)
-        wanted: Word = "" if expect is None else expect
-        version = await self._write_record(
-            "record_put", self._now(), key, value, wanted, expires_ms
-        )
-        return Record(key, value, version, expires_ms)
-
-    async def remove(self, key: str, expect: int | None = None) -> bool:
-        """See RecordStore."""
-        wanted: Word = "" if expect is None else expect
-        return bool(await self._write_record("record_remove", self._now(), key, wanted))
-
-    async def scan(self, prefix: str, after: str = "", count_max: int = 1000) -> list[Record]:
-        """See RecordStore."""
-        start: Word = f"({after}" if after and after >= prefix else f"[{prefix}"
-        end = b"(" + prefix.encode() + b"\xff"
-        found: list[Record] = []
-        while start and len(found) < count_max:
-            start, told = await self._look_up(
-                "record_scan", self._now(), start, end, count_max - len(found)
-            )
-            found += [
-                Record(key.decode(), value, version, int(expires))
-                for key, version, expires, value in told
-            ]
-        return found
-
 
 #: Seconds for the answer to a lease.
 _SOON_S = 1.0
@@ -599,7 +513,3 @@ _READ_BYTES, _READ_BLOCKS_MAX = 1024 * 1024, 1_000
 
 #: Bytes of the names that are drawn for blocks.
 _NAME_BYTES = 12
-
-
-def _fcall(name: str, keys: Sequence[Word], arguments: Sequence[Word]) -> tuple[Word, ...]:
-    return ("FCALL", function(name), len(keys), *keys, *arguments)

@@ -9,6 +9,7 @@ from ringdove.core.block import Block
 from ringdove.core.dedup import Appended
 from ringdove.errors import ClientError, RingdoveError, StoreCorrupted
 from ringdove.protocol.messages import WireError, decode_error
+from ringdove.stores.fabric.library import function
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
     from ringdove.core.dedup import Segment
     from ringdove.core.settings import QueueSettings
     from ringdove.stores.fabric.wire import Word
+
+
+def fcall(name: str, keys: Sequence[Word], arguments: Sequence[Word]) -> tuple[Word, ...]:
+    """The command that calls a function."""
+    return ("FCALL", function(name), len(keys), *keys, *arguments)
 
 
 def copies_needed(told: Any) -> int:
