@@ -64,8 +64,6 @@ class Cluster:
         #: Connections for requests that are waited for, to be closed at the end.
         self._others: list[Node] = []
         self._masters: list[NodeAddress | None] = [None] * SLOTS
-        #: Nodes that have had the library.
-        self._equipped: set[NodeAddress] = set()
         self._closed = False
 
     async def open(self) -> None:
@@ -132,28 +130,30 @@ class Cluster:
         slot: int,
         attempt: Sequence[Word] | Attempt,
         copies: Copies | None = None,
-        timeout_s: float | None = None,
+        *,
+        soon_s: float | None = None,
     ) -> tuple[Any, int]:
         """Send a command to the master of a slot, until it is served or the time is up.
 
         An `attempt` makes commands that are carried out as one, anew for each time. Answers the
         reply to the last, and how many copies besides the master have what they did, if `copies`
-        are asked for.
+        are asked for. With `soon_s` that is all the time there is, and a node that cannot be
+        reached twice in a row is not waited for.
         """
-        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        timeout_s = self.timeout_s if soon_s is None else soon_s
         deadline_s = time.monotonic() + timeout_s
         pause_s = _PAUSE_S
+        losses = 0
         while True:
             if self._closed:
                 raise ConnectionClosed("The store has been closed.")
             address = self._masters[slot]
             try:
-                if callable(attempt):
-                    await self._equip(address)
                 commands = attempt() if callable(attempt) else [attempt]
                 return await self._ask_once(slot, address, commands, copies, deadline_s)
             except ReplyError as error:
                 if "unction not found" in str(error):
+                    self._undo(slot, commands)
                     await self._load(address)
                     continue
                 if error.word not in _PASSING:
@@ -161,6 +161,9 @@ class Cluster:
                 failure: Exception = error
             except NodeLost as error:
                 failure = error
+                losses += 1
+                if soon_s is not None and losses > 1 and self._masters[slot] == address:
+                    raise
             if time.monotonic() > deadline_s:
                 raise StoreUnavailable(
                     f"The cluster did not serve slot {slot} within {timeout_s:.1f} s: {failure}"
@@ -207,15 +210,11 @@ class Cluster:
             if time.monotonic() >= deadline_s or self._masters[slot] != address:
                 raise NodeLost(f"Node {address} is silent.")
 
-    async def _equip(self, address: NodeAddress | None) -> None:
-        """See that a node has the library, before what cannot be undone without it."""
-        if address is None or address in self._equipped:
-            return
-        [pending] = self.node(address).ask(("FUNCTION", "LIST", "LIBRARYNAME", library.NAME))
-        if await pending.until(_SILENCE_S) and pending.error() is None:
-            if not pending.result():
-                await self._load(address)
-            self._equipped.add(address)
+    def _undo(self, slot: int, commands: Commands) -> None:
+        """Remove what was written for a function that is missing."""
+        for name, key, *words in commands:
+            if name == "HSET":
+                self.tell(slot, ("HDEL", key, *words[::2]))
 
     async def _load(self, address: NodeAddress | None) -> None:
         """Give a node the library."""

@@ -123,7 +123,7 @@ class FabricStore(FabricRecords):
         """`_ask`, for those who can go elsewhere: a node that is gone is not waited for."""
         await self._open()
         command = fcall(name, place.keys, arguments)
-        reply, _ = await self._cluster.ask(place.slot, command, timeout_s=_SOON_S)
+        reply, _ = await self._cluster.ask(place.slot, command, soon_s=_SOON_S)
         return self._accept(place, reply)
 
     async def _change(self, place: Place, attempt: Sequence[Word] | Attempt) -> list[Any]:
