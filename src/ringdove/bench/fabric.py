@@ -80,7 +80,8 @@ def _bare(cluster: LocalCluster, number: int, messages: int) -> dict[str, Any]:
     rings = cluster.blueprint.rings
     [home] = [n for n, shard in cluster.blueprint.shards.items() if slot in rings.slots(shard)]
     host, port = cluster.blueprint.holding(home)[0].address
-    shared = {"host": host, "port": port, "key": key, "blocks": messages // _BLOCK_MESSAGES}
+    blocks = messages // _BLOCK_MESSAGES
+    shared = {"host": host, "port": port, "key": key, "blocks": blocks}
     consumer = Worker(__name__, "take", **shared)
     producer = Worker(__name__, "fill", **shared)
     try:
@@ -99,7 +100,7 @@ def _bare(cluster: LocalCluster, number: int, messages: int) -> dict[str, Any]:
         "producer_cpu_s": round(sent["cpu_s"], 2),
         "server_cpu_s": 0.0,
         "consumer_cpu_s": round(received["cpu_s"], 2),
-        "lost": shared["blocks"] * _BLOCK_MESSAGES - received["messages"],
+        "lost": blocks * _BLOCK_MESSAGES - received["messages"],
     }
 
 
