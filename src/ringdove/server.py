@@ -100,6 +100,7 @@ class Server:
         self._broker = Broker(self._store or _open_store(config))
         self._broker.enqueuer.slowdown_s = config.slowdown_ms / 1000
         try:
+            await self._broker.store.get("serving")  # A fabric that is not there is missed now.
             loop = asyncio.get_running_loop()
             self._native = NativeServer(self._broker, loop, config.token)
             if config.port >= 0:
@@ -126,8 +127,9 @@ class Server:
                 "Choose another port, 0 for any free one."
             ) from error
         self._log.info(
-            "serving", host=config.host, port=self.port, http=self.http_port, data=config.data
-        )
+            "serving", host=config.host, port=self.port, http=self.http_port,
+            data="a fabric" if config.store else config.data,
+        )  # fmt: skip
 
     async def stop(self) -> None:
         """Drain, then close everything."""
@@ -198,7 +200,9 @@ def _open_store(config: ServerConfig) -> Store:
 
 
 def _refuse_exposed(config: ServerConfig) -> None:
-    """Refuse ports that are none, and to listen where everybody can reach without protection."""
+    """Refuse numbers that are none, and to listen where everybody can reach without protection."""
+    if config.slowdown_ms < 1:
+        raise InvalidArgument(f"slowdown_ms is {config.slowdown_ms}; it must be above 0.")
     for name in ("port", "http"):
         if not -1 <= getattr(config, name) <= 65_535:
             raise InvalidArgument(

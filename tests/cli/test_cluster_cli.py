@@ -6,8 +6,9 @@ import signal
 
 import pytest
 
+from cli.shell import Shell
 from cli.test_process import background, ringdove
-from ringdove.cli import EXIT_OK, EXIT_REFUSED, EXIT_STORE, run
+from ringdove.cli import EXIT_OK, EXIT_REFUSED, EXIT_STORE
 from ringdove.cluster import processes
 from ringdove.cluster.layout import Tuning
 from ringdove.cluster.local import LocalCluster
@@ -16,27 +17,10 @@ from ringdove.core.ring import Rings
 SMALL = ("--node-timeout", "1s", "--memory", "32MiB")
 
 
-class Shell:
-    """Runs commands and keeps what they print."""
-
-    def __init__(self, capfd):
-        self._capfd = capfd
-
-    def __call__(self, *arguments, code=EXIT_OK):
-        self._capfd.readouterr()
-        actual = run(list(arguments))
-        self.out, self.err = self._capfd.readouterr()
-        assert actual == code, f"{arguments}: {actual}\n{self.out}\n{self.err}"
-        return self.out
-
-    def json(self, *arguments, **options):
-        return [json.loads(line) for line in self(*arguments, "--json", **options).splitlines()]
-
-
 @pytest.fixture
 def sh(tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return Shell(capfd)
+    return Shell(capfd, monkeypatch)
 
 
 @pytest.fixture

@@ -1,41 +1,18 @@
 """Every command of the command line, its failures included, as a user sees them."""
 
-import io
 import json
-import sys
 
 import pytest
 
+from cli.shell import Shell
 from ringdove.cli import EXIT_INTERRUPTED, EXIT_OK, EXIT_REFUSED, EXIT_STORE, EXIT_USAGE, run
 from ringdove.config import server_config
 from ringdove.errors import InvalidArgument
 
 
-class Shell:
-    """Runs commands in a data directory and keeps what they print."""
-
-    def __init__(self, directory, capfd, monkeypatch):
-        self.directory = directory
-        self._capfd = capfd
-        self._monkeypatch = monkeypatch
-
-    def __call__(self, *arguments, code=EXIT_OK, stdin=None):
-        if stdin is not None:
-            self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        self._capfd.readouterr()
-        actual = run(["--data", str(self.directory), *arguments])
-        captured = self._capfd.readouterr()
-        self.out, self.err = captured.out, captured.err
-        assert actual == code, f"{arguments}: {actual}\n{self.out}\n{self.err}"
-        return self.out
-
-    def json(self, *arguments, **options):
-        return [json.loads(line) for line in self(*arguments, "--json", **options).splitlines()]
-
-
 @pytest.fixture
 def sh(tmp_path, capfd, monkeypatch):
-    return Shell(tmp_path / "data", capfd, monkeypatch)
+    return Shell(capfd, monkeypatch, tmp_path / "data")
 
 
 @pytest.fixture

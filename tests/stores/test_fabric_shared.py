@@ -25,7 +25,7 @@ from ringdove.errors import (
 )
 from ringdove.pending import run
 from ringdove.stores.base import Claim, StripeId
-from ringdove.stores.fabric import FabricStore
+from ringdove.stores.fabric import FabricStore, library, wire
 from stores.driver import Driver, bodies_of
 
 if TYPE_CHECKING:
@@ -165,6 +165,35 @@ def test_functions_are_loaded_again_where_they_are_missing(
         assert [stats.tail for stats in pool.map(Driver.stats, drivers * 4)] == [3] * 8
 
 
+def test_a_block_whose_append_found_no_function_is_not_left_behind(
+    drivers: list[Driver], redis: RedisProcess
+) -> None:
+    one, other = drivers
+    one.send(b"0")
+    redis.ask("FUNCTION", "FLUSH")
+    one.send(b"1")
+    assert other.finish() == [b"0", b"1"]
+    one.send(b"2")
+    place = one.store._place(one.stripe)  # type: ignore[attr-defined]
+    assert redis.ask("HLEN", place.log) == redis.ask("ZCARD", place.notes) == 1
+
+
+def test_another_version_of_the_functions_goes_on_beside_ours(
+    drivers: list[Driver], redis: RedisProcess
+) -> None:
+    """T2.9: servers are upgraded one by one."""
+    one, _ = drivers
+    one.send(b"0")
+    older = library.TEXT.replace(library.NAME.rpartition("_")[2], "older")
+    assert redis.ask("FUNCTION", "LOAD", older) == b"ringdove_older"
+    one.send(b"1")
+    assert one.finish() == [b"0", b"1"]
+    names = {dict(zip(found[::2], found[1::2], strict=True))[b"library_name"]
+             for found in redis.ask("FUNCTION", "LIST")}  # fmt: skip
+    assert names >= {b"ringdove_older", library.NAME.encode()}
+    redis.ask("FUNCTION", "DELETE", "ringdove_older")
+
+
 class FragileProcess(RedisProcess):
     """A node that is killed and comes back on its port, with what it has on its disk or nothing."""
 
@@ -269,6 +298,27 @@ def test_a_silent_node_does_not_hold_a_caller_for_ever(
     finally:
         fragile.pause(going_on=True)
     driver.store._cluster.timeout_s = PATIENCE_S  # type: ignore[attr-defined]
+    assert driver.stats().tail == 3
+
+
+def test_a_connection_on_which_a_node_owes_an_answer_for_too_long_is_given_up(
+    driver: Driver, fragile: FragileProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that is gone breaks no connection by itself."""
+    driver.count(0, 3)
+    monkeypatch.setattr(wire, "_SILENT_S", 0.2)
+    cluster = driver.store._cluster  # type: ignore[attr-defined]
+    cluster.timeout_s = 2
+    [node] = cluster._nodes.values()
+    before = node._wire
+    fragile.pause()
+    try:
+        with pytest.raises(StoreUnavailable):
+            driver.stats()
+    finally:
+        fragile.pause(going_on=True)
+    assert before.lost
+    cluster.timeout_s = PATIENCE_S
     assert driver.stats().tail == 3
 
 

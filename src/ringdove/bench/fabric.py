@@ -1,8 +1,8 @@
 """`ringdove bench fabric`: through one controller, and past it, on the same Redis processes.
 
 A fabric of three servers, every message on all three before it is acknowledged. *Bare*: a producer
-that adds blocks to streams with XADD and WAIT, and a consumer that reads them with XRANGE, each
-over one pipelined connection per master; no queue, only bytes. *Controller*: the producers and the
+that adds blocks to a stream with XADD and WAIT, and a consumer that reads them with XREAD, each
+over one connection to its master; no queue, only bytes. *Controller*: the producers and the
 consumer of `ringdove bench e2e` with a `ringdove serve --store redis://...` between. Single sends,
 one message in flight on each connection, come last.
 """
@@ -25,6 +25,7 @@ from ringdove.cluster.layout import Tuning
 from ringdove.cluster.local import LocalCluster
 from ringdove.core.block import Block
 from ringdove.core.ring import Rings
+from ringdove.errors import StoreUnavailable
 from ringdove.stores.fabric.cluster import slot_of
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def _bare(cluster: LocalCluster, number: int, messages: int) -> dict[str, Any]:
         "messages": received["messages"],
         "messages_per_s": round(received["messages"] / (received["ended_s"] - sent["began_s"])),
         "producer_cpu_s": round(sent["cpu_s"], 2),
-        "server_cpu_s": 0.0,
+        "server_cpu_s": None,
         "consumer_cpu_s": round(received["cpu_s"], 2),
         "lost": blocks * _BLOCK_MESSAGES - received["messages"],
     }
@@ -170,14 +171,17 @@ class _Line:
     def replies(self, count: int) -> Iterator[Any]:
         for _ in range(count):
             while (reply := self._reader.gets()) is _NOT_ENOUGH:
-                self._reader.feed(self._socket.recv(1 << 20))
+                data = self._socket.recv(1 << 20)
+                if not data:
+                    raise StoreUnavailable("Redis hung up.")
+                self._reader.feed(data)
             if isinstance(reply, Exception):
                 raise reply
             yield reply
 
 
 def fill(host: str, port: int, key: str, blocks: int) -> dict[str, float]:
-    """Add blocks to a stream, so many at a time, each lot on two copies before the next but one."""
+    """Add blocks to a stream, so many at a time, each lot on two copies before the next."""
     block = bytes(Block.build([bytes(_SIZE)] * _BLOCK_MESSAGES, sent_ms=0).buffer)
     line = _Line(host, port)
     lots = [min(_IN_FLIGHT, blocks - first) for first in range(0, blocks, _IN_FLIGHT)]
@@ -187,7 +191,7 @@ def fill(host: str, port: int, key: str, blocks: int) -> dict[str, float]:
         line.send(*[("XADD", key, "*", "b", block)] * lot, ("WAIT", _COPIES, 10_000))
         *_, reached = line.replies(lot + 1)
         if reached < _COPIES:
-            raise RuntimeError(f"Only {reached} copies have followed.")
+            raise StoreUnavailable(f"Only {reached} copies have followed.")
     return {"began_s": began_s, "cpu_s": time.process_time() - cpu_s}
 
 

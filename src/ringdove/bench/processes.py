@@ -23,6 +23,7 @@ from ringdove.errors import StoreUnavailable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_INTERRUPTED = 130
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -132,7 +133,10 @@ def wait_for_go() -> float:
 def _main() -> None:
     module, function, arguments = sys.argv[1:4]
     work = getattr(importlib.import_module(module), function)
-    print(json.dumps(work(**json.loads(arguments))), flush=True)
+    try:
+        print(json.dumps(work(**json.loads(arguments))), flush=True)
+    except KeyboardInterrupt:  # Whoever began it says so.
+        sys.exit(_INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,10 @@ app = App(name="cluster", help="Plan, run and look after a Redis cluster in two 
 for command in (plan, create, hand_over, status, backup, restore):
     app.command(command)
 
-Directory = Annotated[Path, Parameter(name="--dir")]
+Directory = Annotated[Path, Parameter(name="--dir", help="Where the cluster is.")]
+Server = Annotated[str, Parameter(help="Its name: A, B, C, ...")]
+Wait = Annotated[bool, Parameter(negative="", help="Wait until other servers have taken over.")]
+AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON.")]
 
 #: Seconds between two looks whether somebody else has ended the cluster.
 _LOOK_S = 0.25
@@ -222,16 +225,8 @@ def _terminated_like_interrupted() -> Iterator[None]:
 
 
 @app.command
-def down(*, dir: Directory = DIRECTORY, json: JsonFlag = False) -> None:
-    """End all processes of a cluster on this machine. What they hold stays, for the next `up`.
-
-    Parameters
-    ----------
-    dir
-        Where the cluster is.
-    json
-        Print the ids of the processes as JSON.
-    """
+def down(*, dir: Directory = DIRECTORY, json: AsJson = False) -> None:
+    """End all processes of a cluster on this machine. What they hold stays, for the next `up`."""
     ended = _open(dir).down()
     if json:
         emit_json({"ended": ended})
@@ -244,41 +239,17 @@ def down(*, dir: Directory = DIRECTORY, json: JsonFlag = False) -> None:
 
 @app.command
 def kill(
-    server: str, *, dir: Directory = DIRECTORY, wait: Flag = False, json: JsonFlag = False
+    server: Server, *, dir: Directory = DIRECTORY, wait: Wait = False, json: AsJson = False
 ) -> None:
-    """Kill all processes of a server (kill -9), as a power cut would.
-
-    Parameters
-    ----------
-    server
-        Its name: A, B, C, ...
-    dir
-        Where the cluster is.
-    wait
-        Wait until other servers have taken over.
-    json
-        Print JSON.
-    """
+    """Kill all processes of a server (kill -9), as a power cut would."""
     _fail("killed", _open(dir), server, wait=wait, as_json=json)
 
 
 @app.command
 def pause(
-    server: str, *, dir: Directory = DIRECTORY, wait: Flag = False, json: JsonFlag = False
+    server: Server, *, dir: Directory = DIRECTORY, wait: Wait = False, json: AsJson = False
 ) -> None:
-    """Stop all processes of a server where they are (SIGSTOP), as a machine that hangs.
-
-    Parameters
-    ----------
-    server
-        Its name: A, B, C, ...
-    dir
-        Where the cluster is.
-    wait
-        Wait until other servers have taken over.
-    json
-        Print JSON.
-    """
+    """Stop all processes of a server where they are (SIGSTOP), as a machine that hangs."""
     _fail("paused", _open(dir), server, wait=wait, as_json=json)
 
 
@@ -304,20 +275,14 @@ def _fail(verb: str, cluster: LocalCluster, server: str, *, wait: bool, as_json:
 
 @app.command
 def resume(
-    server: str, *, dir: Directory = DIRECTORY, hand_back: bool = True, json: JsonFlag = False
+    server: Server, *, dir: Directory = DIRECTORY, hand_back: bool = True, json: AsJson = False
 ) -> None:
     """Let the processes of a paused server go on, and hand its masters back.
 
     Parameters
     ----------
-    server
-        Its name: A, B, C, ...
-    dir
-        Where the cluster is.
     hand_back
         Give the server its masters back when it has caught up.
-    json
-        Print JSON.
     """
     cluster = _open(dir)
     begun_s = time.monotonic()
@@ -328,13 +293,13 @@ def resume(
 
 @app.command
 def restart(
-    server: str | None = None,
+    server: Server | None = None,
     *,
     all: Annotated[bool, Parameter(name="--all", negative="")] = False,
     dir: Directory = DIRECTORY,
     now: Flag = False,
     hand_back: bool = True,
-    json: JsonFlag = False,
+    json: AsJson = False,
 ) -> None:
     """Start a server again, safely, and hand its masters back; or all, one after the other.
 
@@ -343,19 +308,13 @@ def restart(
 
     Parameters
     ----------
-    server
-        Its name: A, B, C, ...
     all
         Restart all servers in turn, each when all copies are in sync. Nothing is interrupted.
-    dir
-        Where the cluster is.
     now
         Do not wait until others have taken over, if the server has its append-only files. With
         fsync everysec this can cost the last second.
     hand_back
         Give the server its masters back when it has caught up.
-    json
-        Print JSON.
     """
     cluster = _open(dir)
     begun_s = time.monotonic()
@@ -405,17 +364,10 @@ def _tell_return(
 
 
 @app.command
-def add(*, dir: Directory = DIRECTORY, json: JsonFlag = False) -> None:
+def add(*, dir: Directory = DIRECTORY, json: AsJson = False) -> None:
     """Add a server to a running cluster, after the last: it takes its share of all shards.
 
     Messages are sent and received meanwhile. What was interrupted is finished when said again.
-
-    Parameters
-    ----------
-    dir
-        Where the cluster is.
-    json
-        Print JSON.
     """
     cluster = _open(dir)
     begun_s = time.monotonic()
@@ -425,20 +377,11 @@ def add(*, dir: Directory = DIRECTORY, json: JsonFlag = False) -> None:
 
 
 @app.command
-def remove(server: str, *, dir: Directory = DIRECTORY, json: JsonFlag = False) -> None:
+def remove(server: Server, *, dir: Directory = DIRECTORY, json: AsJson = False) -> None:
     """Remove a server from a running cluster: others take over what it holds, then it ends.
 
     It may be down already. Messages are sent and received meanwhile. What was interrupted is
     finished when said again.
-
-    Parameters
-    ----------
-    server
-        Its name: A, B, C, ...
-    dir
-        Where the cluster is.
-    json
-        Print JSON.
     """
     cluster = _open(dir)
     begun_s = time.monotonic()

@@ -27,7 +27,7 @@ class _Exclusion(NamedTuple):
 
 
 class Health:
-    """Remembers exclusions by node."""
+    """Remembers by node how fast it answers, and until when it is left alone."""
 
     def __init__(self, now_ms: Callable[[], int], first_ms: int = 1_000) -> None:
         self._now_ms = now_ms

@@ -245,7 +245,8 @@ class Cluster:
                 return
         if time.monotonic() > deadline_s:
             places = ", ".join(map(str, self._seeds))
-            raise StoreUnavailable(f"No node of the cluster at {places} answers: {failure}.")
+            reason = str(failure).rstrip(".")
+            raise StoreUnavailable(f"No node of the cluster at {places} answers: {reason}.")
 
     def _take_slots(self, asked: NodeAddress, ranges: list[Any]) -> None:
         if not ranges:
