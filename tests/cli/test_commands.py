@@ -186,7 +186,7 @@ def test_fsck_backup_and_compact(readings, tmp_path):
     assert "not empty" in sh.err
     [summary] = sh.json("compact")
     assert summary["bytes_after"] <= summary["bytes_before"]
-    copy = type(sh)(tmp_path / "copy", sh._capfd, sh._monkeypatch)
+    copy = Shell(sh._capfd, sh._monkeypatch, tmp_path / "copy")
     assert copy("receive", "readings", "-n", "9999", "--ack").count("x") == 1000
     assert sh("receive", "readings", "-n", "9999", "--ack").count("x") == 1000
 

@@ -58,7 +58,9 @@ class Cluster:
         self._runner = Runner(self._loop.loop)
         #: Called with the name of a channel on which something was published.
         self.on_notice: Callable[[bytes], None] = _ignore
-        self._watcher = Watcher(self._make_node, self._loop.loop, self.master, self._notice)
+        self._watcher = Watcher(
+            self._make_node, self._refresh_some_time, self._loop.loop, self.master, self._notice
+        )
         self._nodes: dict[NodeAddress, Node] = {}
         self._synced: dict[NodeAddress, Synced] = {}
         #: Connections for requests that are waited for, to be closed at the end.
@@ -247,6 +249,10 @@ class Cluster:
             places = ", ".join(map(str, self._seeds))
             reason = str(failure).rstrip(".")
             raise StoreUnavailable(f"No node of the cluster at {places} answers: {reason}.")
+
+    def _refresh_some_time(self) -> None:
+        """Read the map again, from the connections' own thread; nobody waits for it."""
+        self._runner.spawn(self._refresh(), lambda _value, _error: None)
 
     def _take_slots(self, asked: NodeAddress, ranges: list[Any]) -> None:
         if not ranges:

@@ -31,11 +31,15 @@ class Watcher:
     def __init__(
         self,
         make_node: Callable[[NodeAddress], Node],
+        refresh: Callable[[], None],
         loop: asyncio.AbstractEventLoop,
         master: Callable[[int], NodeAddress | None],
         on_notice: Callable[[bytes], None],
     ) -> None:
         self._make_node = make_node
+        #: Has the map of the cluster read again, some time.
+        self._refresh = refresh
+        self._stale = False
         self._loop = loop
         self._master = master
         self._on_notice = on_notice
@@ -84,6 +88,9 @@ class Watcher:
     def _check(self) -> None:
         if self._closed:
             return
+        if self._stale:  # Who serves now is found by those who wait, even if nobody asks.
+            self._stale = False
+            self._refresh()
         with self._lock:
             wanted = list(self._wanted.items())
         for channel, slot in wanted:
@@ -106,5 +113,6 @@ class Watcher:
 
     def _forget(self, address: NodeAddress) -> None:
         """A node is gone, or does not serve what it was asked for: join again, wherever that is."""
+        self._stale = True
         for channel in [channel for channel, at in self._joined.items() if at == address]:
             del self._joined[channel]
