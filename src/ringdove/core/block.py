@@ -424,6 +424,19 @@ class Block:
         deltas = memoryview(self._payload)[4 * start : 4 * stop].cast("I")
         return [self.sent_ms + delta for delta in deltas]
 
+    def binary_columns(self) -> dict[str, Column]:
+        """The columns `body`, `key` and `attributes` (encoded) as they are, those that there are."""
+        names = ["body"]
+        if self.flags & FLAG_KEYS:
+            names.append("key")
+        if self.flags & FLAG_ATTRIBUTES:
+            names.append("attributes")
+        return dict(zip(names, self._open_columns(), strict=True))
+
+    def sent_deltas_ms(self) -> memoryview:
+        """How much later than `sent_ms` each message was sent, without copying."""
+        return memoryview(self._payload)[: 4 * self.count].cast("I")
+
     def key_hashes(self) -> memoryview:
         """The 64-bit key hashes, without copying; zeros on a block without keys."""
         if not self.flags & FLAG_KEYS:
