@@ -25,9 +25,10 @@ LAYERS = {
     "client": {"core", "protocol", "stores", "controllers"},
     "frontends": {"core", "protocol", "stores", "controllers", "metrics"},
     "bench": {"core", "protocol", "stores", "controllers", "client", "cli", "server", "cluster"},
-    "cli": {"core", "stores", "controllers", "client", "bench", "server", "cluster"},
+    "cli": {"core", "stores", "controllers", "client", "bench", "server", "cluster", "spark"},
+    "spark": {"core", "stores", "controllers", "client"},
 }
-LEAVES = {"errors", "limits", "clock", "version", "pending", "config"}
+LEAVES = {"errors", "limits", "clock", "version", "pending", "config", "serving"}
 PURE_FORBIDDEN = {"asyncio", "socket", "lmdb", "redis", "threading", "time", "pathlib"}
 
 

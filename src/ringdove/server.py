@@ -17,11 +17,12 @@ import signal
 import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
+from urllib.parse import quote
 
 import msgspec
 import structlog
 
-from ringdove import limits
+from ringdove import limits, serving
 from ringdove.controllers.broker import Broker
 from ringdove.errors import InvalidArgument, StoreUnavailable
 from ringdove.frontends.access import Access
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
 
 #: Objects made between two looks for cycles; Python's own choice of 700 suits short programs.
 _GC_THRESHOLD = 50_000
+
+
+#: Seconds between two looks whether anybody is connected.
+_LOOK_S = 0.5
 
 
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,6 +74,8 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sqs_strict: bool = False
     #: Queues that vanish with the process, for tests.
     memory: bool = False
+    #: End when nobody has been connected for so many seconds; 0 for never.
+    idle_s: int = 0
 
 
 class Server:
@@ -126,10 +133,16 @@ class Server:
                 f"Cannot listen on {config.host}: {error.strerror or error}. "
                 "Choose another port, 0 for any free one."
             ) from error
+        self._announce()
         self._log.info(
             "serving", host=config.host, port=self.port, http=self.http_port,
             data="a fabric" if config.store else config.data,
         )  # fmt: skip
+
+    @property
+    def connected(self) -> bool:
+        """Whether anybody is."""
+        return bool(self.native.connections) or bool(self._http and self._http.connections)
 
     async def stop(self) -> None:
         """Drain, then close everything."""
@@ -139,7 +152,24 @@ class Server:
         await self._close()
         self._log.info("closed")
 
+    def _announce(self) -> None:
+        """Leave a note in the data directory, for those who would open it."""
+        config = self.config
+        if self._directory is None or self.port < 0 or config.tls_cert is not None:
+            return
+        secret = f":{quote(config.token, safe='')}@" if config.token else ""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)  # noqa: S104
+        place = f"[{host}]" if ":" in host else host
+        serving.announce(self._directory, f"ringdove://{secret}{place}:{self.port}")
+
+    @property
+    def _directory(self) -> Path | None:
+        store = self._broker.store if self._broker is not None else None
+        return store.path if isinstance(store, EmbeddedStore) else None
+
     async def _close(self) -> None:
+        if self._directory is not None:
+            serving.withdraw(self._directory)
         if self._native is not None:
             await self._native.close()
         if self._http is not None:
@@ -187,8 +217,23 @@ async def _serve(config: ServerConfig, on_ready: Callable[[Server], None] | None
         loop.add_signal_handler(number, ask)
     if on_ready is not None:
         on_ready(server)
-    await asked.wait()
+    if config.idle_s:
+        await _asked_or_idle(server, asked, config.idle_s)
+    else:
+        await asked.wait()
     await server.stop()
+
+
+async def _asked_or_idle(server: Server, asked: asyncio.Event, idle_s: int) -> None:
+    """Wait until somebody wants the server to end, or nobody has wanted anything for long."""
+    loop = asyncio.get_running_loop()
+    busy_s = loop.time()
+    while loop.time() < busy_s + idle_s:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asked.wait(), _LOOK_S)
+            return
+        if server.connected:
+            busy_s = loop.time()
 
 
 def _open_store(config: ServerConfig) -> Store:
@@ -203,6 +248,8 @@ def _refuse_exposed(config: ServerConfig) -> None:
     """Refuse numbers that are none, and to listen where everybody can reach without protection."""
     if config.slowdown_ms < 1:
         raise InvalidArgument(f"slowdown_ms is {config.slowdown_ms}; it must be above 0.")
+    if config.idle_s < 0:
+        raise InvalidArgument(f"idle_s is {config.idle_s}; it must be 0 or more.")
     for name in ("port", "http"):
         if not -1 <= getattr(config, name) <= 65_535:
             raise InvalidArgument(

@@ -51,6 +51,7 @@ def serve(
     insecure: Flag = False,
     sqs_strict: Flag = False,
     memory: Flag = False,
+    idle_s: int | None = None,
     log: Literal["text", "json"] = "text",
     json: JsonFlag = False,
 ) -> None:
@@ -82,6 +83,8 @@ def serve(
         Keep to SQS's waiting times too: one purge of a queue per minute.
     memory
         Keep queues in memory only; they vanish with the server.
+    idle_s
+        End by itself when nobody has been connected for so many seconds.
     log
         How to write the log on standard error.
     json
@@ -95,7 +98,7 @@ def serve(
         "unix": unix, "token": token,
         "tls_cert": tls_cert, "tls_key": tls_key, "tls_client_ca": tls_client_ca,
         "insecure": insecure or None, "sqs_strict": sqs_strict or None,
-        "memory": memory or None,
+        "memory": memory or None, "idle_s": idle_s,
         "data": None if memory or store else str(session.directory()),
     }  # fmt: skip
     config = server_config(chosen)

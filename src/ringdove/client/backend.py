@@ -1,21 +1,23 @@
 """What serves a client's requests, chosen by URL.
 
-    file:PATH               the queues in a data directory, in this process
-    memory:                 queues that vanish with the connection; for tests
-    ringdove://HOST:PORT    a server's; address.py has the other forms
-
-A fabric will be a further backend behind the same protocol.
+file:PATH               the queues in a data directory, in this process; or those of the server
+                        that has it open
+memory:                 queues that vanish with the connection; for tests
+ringdove://HOST:PORT    a server's; address.py has the other forms
+redis://HOST:PORT       those of a fabric, by a controller in this process
 """
 
 from __future__ import annotations
 
 import difflib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
+from ringdove import serving
 from ringdove.client import address
 from ringdove.controllers.broker import Broker
-from ringdove.errors import InvalidArgument
+from ringdove.errors import InvalidArgument, StoreLocked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     from ringdove.controllers.broker import QueueStats
     from ringdove.controllers.catalog import QueueInfo
     from ringdove.controllers.dequeue import Received
-    from ringdove.controllers.sending import Outgoing, SentBatch
+    from ringdove.controllers.sending import Delivered as DeliveredParcel
+    from ringdove.controllers.sending import Outgoing, Parcel, SentBatch
     from ringdove.controllers.streaming import StreamedBlock
     from ringdove.core.block import Block
     from ringdove.core.receipt import Receipt
@@ -65,6 +68,7 @@ class Backend(Protocol):
     ) -> None: ...
     async def unsubscribe(self, queue: str, subscription: str) -> None: ...
     async def send(self, queue: str, outgoing: Outgoing) -> SentBatch: ...
+    async def deliver(self, queue: str, version: int, parcel: Parcel) -> DeliveredParcel: ...
     async def receive(
         self, queue: str, subscription: str, max: int, wait_s: float | None, lease_ms: int | None
     ) -> list[Received]: ...
@@ -97,6 +101,7 @@ class Backend(Protocol):
         self, stripe: StripeId, offset: int, messages_max: int, *, skip_trimmed: bool = True
     ) -> list[Block]: ...
     async def position(self, stripe: StripeId, start: Start) -> int: ...
+    async def advance(self, stripe: StripeId, subscription: str, offset: int) -> None: ...
     async def account(self, command: str, arguments: dict[str, Any]) -> Any: ...
 
 
@@ -122,7 +127,14 @@ def make_backend(url: str, *, clock: Clock | None = None, **options: Any) -> Bac
             path = urlsplit(url).path
         if not path:
             raise InvalidArgument(f"{url!r} names no directory: write for example 'file:./data'.")
-        return Broker(EmbeddedStore(unquote(path), clock))
+        directory = unquote(path)
+        try:
+            return Broker(EmbeddedStore(directory, clock))
+        except StoreLocked:
+            served = serving.find(Path(directory))
+            if served is None:
+                raise
+        return make_backend(served, clock=clock)
     if scheme in ("redis", "rediss"):
         from ringdove.stores.fabric import FabricStore  # noqa: PLC0415
 

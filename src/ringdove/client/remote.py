@@ -74,7 +74,7 @@ class RemoteBackend:
         self._background: BackgroundLoop | None = None
         self._link: Link | None = None
         self._known: dict[str, QueueInfo] = {}
-        self._sender = Sender(self, self._deliver, self._clock.now_ms)
+        self._sender = Sender(self, self.deliver, self._clock.now_ms)
         self._own = _Own()
 
     @property
@@ -300,7 +300,8 @@ class RemoteBackend:
         if known.get(info.id) is own:
             del known[info.id]
 
-    async def _deliver(self, queue: str, version: int, parcel: Parcel) -> DeliveredParcel:
+    async def deliver(self, queue: str, version: int, parcel: Parcel) -> DeliveredParcel:
+        """See Backend."""
         answers: list[Any] = []
         left = parcel.segments
         while left:
@@ -314,7 +315,7 @@ class RemoteBackend:
 
     async def _deliver_some(self, queue: str, version: int, parcel: Parcel) -> DeliveredParcel:
         segments = [
-            messages.WireSegment(s.producer, s.sequence, s.span, s.message_id)
+            messages.WireSegment(s.producer, s.sequence, s.span, s.message_id, s.gaps)
             for s in parcel.segments
         ]
         ask = messages.Send(queue, version, parcel.number, parcel.level, parcel.delay_ms, segments)
@@ -429,6 +430,10 @@ class RemoteBackend:
         """See Backend."""
         offset: int = await self._get(int, Verb.POSITION, messages.Position(stripe, start))
         return offset
+
+    async def advance(self, stripe: StripeId, subscription: str, offset: int) -> None:
+        """See Backend."""
+        await self._ask(Verb.ADVANCE, messages.Advance(stripe, subscription, offset))
 
     # -- accounts -------------------------------------------------------------------------------
 

@@ -236,6 +236,10 @@ class Broker:
             f"{start.kind!r} is no start: use 'earliest', 'latest', 'offset' or 'time'."
         )
 
+    async def advance(self, stripe: StripeId, subscription: str, offset: int) -> None:
+        """A reader by offset is done with everything below; after a crash perhaps with less."""
+        await self.store.commit(stripe, subscription, offset, lazy=True)
+
     # -- accounts -------------------------------------------------------------------------------
 
     async def account(self, command: str, arguments: dict[str, Any]) -> Any:

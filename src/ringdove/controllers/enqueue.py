@@ -391,8 +391,10 @@ def _check_segment(info: QueueInfo, number: int, level: int, segment: Segment) -
         )
     if segment.message_id is not None and block.count != 1:
         raise InvalidArgument("A message id names one message; its block must hold one.")
-    if segment.producer is not None and segment.span != block.count:
-        raise InvalidArgument("A segment uses up as many sequence numbers as it has messages.")
+    if segment.producer is not None and segment.span != block.count and not segment.gaps:
+        raise InvalidArgument(
+            "A segment uses up as many sequence numbers as it has messages, or allows gaps."
+        )
     if settings.order == "key":
         homes = {value % settings.stripes if value else None for value in block.key_hashes()}
         if homes != {number}:

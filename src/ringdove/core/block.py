@@ -176,6 +176,37 @@ class Block:
         )
 
     @classmethod
+    def of_columns(
+        cls,
+        bodies: Column,
+        *,
+        sent_ms: int,
+        keys: Column | None = None,
+        hashes: bytes = b"",
+        attributes: Column | None = None,
+        compression: str = "none",
+    ) -> Block:
+        """Make a block of columns that are in the binary layout already, attributes encoded.
+
+        Offsets grow from zero; `keys`, with their `hashes`, and `attributes` have as many values as
+        `bodies`.
+        """
+        count = len(bodies[0]) - 1
+        first_ms, times = time_column(sent_ms, count)
+        flags = 0
+        fixed = [times]
+        variable = _pieces(bodies)
+        if keys is not None:
+            flags |= FLAG_KEYS
+            fixed.append(hashes)
+            variable += _pieces(keys)
+        if attributes is not None:
+            flags |= FLAG_ATTRIBUTES
+            variable += _pieces(attributes)
+        codec = CODEC_NUMBERS[compression]
+        return cls._assemble(fixed, variable, count, flags, codec, 0, first_ms, 0)
+
+    @classmethod
     def join(cls, blocks: Sequence[Block]) -> Block:
         """One block with the messages of several that have one priority and no delay."""
         if len(blocks) == 1:
@@ -425,7 +456,7 @@ class Block:
         return [self.sent_ms + delta for delta in deltas]
 
     def binary_columns(self) -> dict[str, Column]:
-        """The columns `body`, `key` and `attributes` (encoded) as they are, those that there are."""
+        """The columns `body`, `key` and `attributes` (encoded), those that there are, as they are."""
         names = ["body"]
         if self.flags & FLAG_KEYS:
             names.append("key")
@@ -467,6 +498,13 @@ class Block:
             present = 1 + bool(self.flags & FLAG_KEYS) + bool(self.flags & FLAG_ATTRIBUTES)
             self._columns = split_columns(raw, self.count, present, check=check)
         return self._columns
+
+
+def _pieces(column: Column) -> list[Buffer]:
+    """A column as pieces to be joined."""
+    offsets, data, at = column
+    total = offsets[-1]
+    return padded_column(bytes(offsets), [memoryview(data)[at : at + total]], total)
 
 
 def _check_build(

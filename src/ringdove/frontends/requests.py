@@ -32,7 +32,7 @@ async def _send(broker: Broker, frame: Frame) -> Reply:
     ask: messages.Send = messages.decode(messages.Send, frame.meta)
     blocks = blocks_of(frame, len(ask.segments))
     segments = [
-        Segment(block, s.producer, s.sequence, s.span, message_id=s.message_id)
+        Segment(block, s.producer, s.sequence, s.span, s.gaps, s.message_id)
         for block, s in zip(blocks, ask.segments, strict=True)
     ]
     parcel = Parcel(ask.number, ask.level, segments, ask.delay_ms)
@@ -196,6 +196,12 @@ async def _position(broker: Broker, frame: Frame) -> Reply:
     return messages.encode(await broker.position(StripeId(*ask.stripe), Start(*ask.start))), []
 
 
+async def _advance(broker: Broker, frame: Frame) -> Reply:
+    ask: messages.Advance = messages.decode(messages.Advance, frame.meta)
+    await broker.advance(StripeId(*ask.stripe), ask.subscription, ask.offset)
+    return b"", []
+
+
 async def _account(broker: Broker, frame: Frame) -> Reply:
     command, arguments = messages.decode(messages.Account, frame.meta)
     return messages.encode(await broker.account(command, arguments)), []
@@ -220,5 +226,6 @@ HANDLERS: dict[int, Handler] = {
     Verb.UNSUBSCRIBE: _unsubscribe,
     Verb.READ: _read,
     Verb.POSITION: _position,
+    Verb.ADVANCE: _advance,
     Verb.ACCOUNT: _account,
 }

@@ -48,6 +48,7 @@ class Verb(IntEnum):
     UNSUBSCRIBE = 29
     READ = 30
     POSITION = 31
+    ADVANCE = 32
     STREAM = 40
     STREAM_ACK = 41
     STREAM_CLOSE = 42
@@ -114,6 +115,7 @@ class WireSegment(msgspec.Struct, array_like=True):
     sequence: int = 0
     span: int = 1
     message_id: bytes | None = None
+    gaps: bool = False
 
 
 class Send(msgspec.Struct, array_like=True):
@@ -231,6 +233,14 @@ class Position(msgspec.Struct, array_like=True):
 
     stripe: Stripe
     start: tuple[str, int]
+
+
+class Advance(msgspec.Struct, array_like=True):
+    """Says that a subscription is done with everything below an offset."""
+
+    stripe: Stripe
+    subscription: str
+    offset: _U63
 
 
 class Stream(msgspec.Struct, array_like=True):

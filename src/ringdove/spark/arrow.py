@@ -1,4 +1,4 @@
-"""Blocks as Arrow record batches: wrapped where they lie, never looped over."""
+"""Blocks as Arrow record batches and back: wrapped where they lie, never looped over."""
 
 from __future__ import annotations
 
@@ -19,18 +19,6 @@ if TYPE_CHECKING:
 
 _TIME = pa.timestamp("us", tz="UTC")
 _MAP = pa.map_(pa.string(), pa.string())
-
-#: Columns that a reader may ask for, in the order of its default schema, with their types in Spark.
-COLUMNS = {
-    "body": "binary",
-    "key": "binary",
-    "attributes": "map<string,string>",
-    "stripe": "int",
-    "priority": "int",
-    "offset": "bigint",
-    "sent": "timestamp",
-    "stored": "timestamp",
-}
 
 #: Smaller blocks are put together until they have so many rows or bytes.
 _ROWS_TARGET, _BYTES_TARGET = 10_000, 1024 * 1024

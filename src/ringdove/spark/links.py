@@ -1,34 +1,65 @@
 """Connections of Spark's Python workers, kept from task to task.
 
 Workers are pooled, take turns at planning, reading and writing, and end after a minute without
-work: a connection is made when it is first needed and lives as long as its process.
+work: a connection is made when it is first needed and lives as long as its process. A data
+directory is served by a process that the first of them starts, and that ends after the last.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringdove.client.backend import make_backend
+from ringdove.errors import ConnectionClosed, InvalidArgument, StoreUnavailable
 from ringdove.pending import run
-from ringdove.spark.directory import served
+from ringdove.serving import find_or_start
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ringdove.client.backend import Backend
+    from ringdove.spark.options import Place
+
+#: Seconds without anybody connected, after which the server of a directory ends.
+_IDLE_S = 5
 
 _lock = threading.Lock()
-_backends: dict[tuple[int, str], Backend] = {}
+_backends: dict[tuple[int, Place], Backend] = {}
 
 
-def link(url: str) -> Backend:
-    """The connection of this process to a server or fabric; directories are served first."""
-    url = served(url)
+@contextmanager
+def linked(place: Place) -> Iterator[Backend]:
+    """The connection of this process to a server or fabric; made anew after it was lost."""
+    key = (os.getpid(), place)  # Workers are forked.
     with _lock:
-        key = (os.getpid(), url)  # Workers are forked.
-        found = _backends.get(key)
-        if found is None:
-            found = make_backend(url)
-            run(found.open())
-            _backends[key] = found
-        return found
+        backend = _backends.get(key)
+        if backend is None:
+            backend = _backends[key] = _open(place)
+    try:
+        yield backend
+    except (ConnectionClosed, StoreUnavailable):
+        with _lock:
+            if _backends.get(key) is backend:
+                del _backends[key]
+        raise
+
+
+def _open(place: Place) -> Backend:
+    scheme, _, path = place.url.partition(":")
+    if scheme == "memory":
+        raise InvalidArgument("'memory:' is within one process, and Spark has several.")
+    options = {
+        name: value
+        for name, value in place._asdict().items()
+        if name != "url" and value is not None
+    }
+    url = place.url
+    if scheme == "file":
+        url = find_or_start(Path(path), _IDLE_S)
+    backend = make_backend(url, **options)
+    run(backend.open())
+    return backend

@@ -3,64 +3,117 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
 
+from ringdove.config import DATA_DEFAULT
+from ringdove.core.compression import CODEC_NUMBERS
 from ringdove.errors import InvalidArgument
+from ringdove.spark.columns import COLUMNS
 from ringdove.stores.base import Start
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _KNOWN = (
-    "url", "queue", "subscription", "start", "rowspertrigger", "rowsperpartition", "trimmed",
-    "producer", "path",
+    "url", "queue", "tlsCa", "tlsCert", "tlsKey",
+    "subscription", "start", "columns", "trimmed",
+    "rowsPerTrigger", "bytesPerTrigger", "rowsPerPartition",
+    "producer", "batch", "split", "compression",
 )  # fmt: skip
+_NAMES = {name.lower(): name for name in _KNOWN}
 
-#: Rows that one task reads at most, so that large ranges are read by several.
-ROWS_PER_PARTITION = 4_000_000
+#: Options that Spark hands on although they are its own.
+_SPARKS = ("path", "checkpointlocation", "queryname")
+
+#: Rows that one task reads at most, so that large ranges are read by several. Which rows a task
+#: gets follows from it, so a batch that is repeated is cut as it was the first time.
+ROWS_PER_PARTITION = 1_000_000
+
+
+class Place(NamedTuple):
+    """Where queues are, and what a connection there needs."""
+
+    url: str
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
 
 
 class Options(NamedTuple):
     """The options of a source or sink, read and checked."""
 
-    url: str
+    place: Place
     queue: str
-    #: A subscription that is told how far a stream has come, so that messages may be trimmed.
-    subscription: str | None
-    start: Start
-    #: Rows of one micro-batch at most; None: everything there is.
-    rows_per_trigger: int | None
-    rows_per_partition: int
-    #: What to do when messages that are asked for have been trimmed.
-    trimmed: Literal["fail", "skip"]
-    #: Who writes, where batches are to be told apart by somebody else than Spark.
-    producer: str | None
+    #: A subscription that is told how far a stream has come, so that messages may go.
+    subscription: str | None = None
+    #: Where to begin; None: where the subscription is, or at the first message there is.
+    start: Start | None = None
+    columns: tuple[str, ...] = tuple(COLUMNS)
+    #: Whether messages that are asked for and no longer there are left out, or an error.
+    skip_trimmed: bool = False
+    #: Rows and bytes of one micro-batch at most; None: everything there is.
+    rows_per_trigger: int | None = None
+    bytes_per_trigger: int | None = None
+    rows_per_partition: int = ROWS_PER_PARTITION
+    #: Who writes, and which of its batches this is, where somebody else than Spark knows it.
+    producer: str | None = None
+    batch: int = 0
+    #: Whether a task may write more than goes in one step.
+    split: bool = False
+    compression: str = "none"
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> Options:
-        """Take the options from Spark, which has names in lower case."""
-        found = {name.lower(): value for name, value in given.items()}
-        for name in found:
-            if name not in _KNOWN:
-                near = difflib.get_close_matches(name, _KNOWN, n=1)
-                hint = f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(_KNOWN)}."
-                raise InvalidArgument(f"There is no option {name!r} of format 'ringdove'.{hint}")
-        queue = found.get("queue") or found.get("path")
+        """Take the options from Spark, in whichever case their names are."""
+        found: dict[str, str] = {}
+        for name, value in given.items():
+            known = _NAMES.get(name.lower())
+            if known is not None:
+                found[known] = value
+            elif name.lower() not in _SPARKS:
+                raise _unknown(name)
+        queue = found.get("queue") or given.get("path")
         if not queue:
-            raise InvalidArgument("Name a queue: .option('queue', 'readings') or .load('readings').")
-        trimmed = found.get("trimmed", "fail")
-        if trimmed not in ("fail", "skip"):
-            raise InvalidArgument(f"Option trimmed is {trimmed!r}; it must be 'fail' or 'skip'.")
+            raise InvalidArgument(
+                "Name a queue: .option('queue', 'readings'), or .load('readings')."
+            )
+        place = Place(
+            _absolute(found.get("url") or f"file:{DATA_DEFAULT}"),
+            found.get("tlsCa"),
+            found.get("tlsCert"),
+            found.get("tlsKey"),
+        )
         return cls(
-            found.get("url") or "file:./ringdove-data",
+            place,
             queue,
             found.get("subscription"),
-            parse_start(found.get("start", "earliest")),
-            _count(found, "rowspertrigger"),
-            _count(found, "rowsperpartition") or ROWS_PER_PARTITION,
-            cast("Literal['fail', 'skip']", trimmed),
+            parse_start(found["start"]) if "start" in found else None,
+            _columns(found.get("columns")),
+            _choice(found, "trimmed", ("fail", "skip")) == "skip",
+            _count(found, "rowsPerTrigger"),
+            _count(found, "bytesPerTrigger"),
+            _count(found, "rowsPerPartition") or ROWS_PER_PARTITION,
             found.get("producer"),
+            _count(found, "batch", least=0) or 0,
+            _choice(found, "split", ("false", "true")) == "true",
+            _choice(found, "compression", tuple(CODEC_NUMBERS)),
         )
+
+
+def _absolute(url: str) -> str:
+    """A URL that means the same in every working directory."""
+    scheme, _, path = url.partition(":")
+    if scheme != "file":
+        return url
+    return f"file:{Path(unquote(path.removeprefix('//'))).expanduser().absolute()}"
+
+
+def _unknown(name: str) -> InvalidArgument:
+    near = difflib.get_close_matches(name.lower(), _NAMES, n=1)
+    hint = f"Did you mean {_NAMES[near[0]]!r}?" if near else f"Known: {', '.join(_KNOWN)}."
+    return InvalidArgument(f"There is no option {name!r} of format 'ringdove'. {hint}")
 
 
 def parse_start(text: str) -> Start:
@@ -71,15 +124,37 @@ def parse_start(text: str) -> Start:
     if kind in ("offset", "time") and value.isdecimal():
         return Start(kind, int(value))
     raise InvalidArgument(
-        f"Option start is {text!r}; it must be 'earliest', 'latest', 'offset:NUMBER' or "
-        "'time:MILLISECONDS'."
+        f"Option 'start' is {text!r}; it must be 'earliest', 'latest', 'offset:NUMBER' or "
+        "'time:MILLISECONDS' (since 1970)."
     )
 
 
-def _count(found: Mapping[str, str], name: str) -> int | None:
+def _columns(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return tuple(COLUMNS)
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in COLUMNS:
+            raise InvalidArgument(
+                f"A queue has no column {name!r}; its columns are {', '.join(COLUMNS)}."
+            )
+    return names
+
+
+def _choice(found: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    """One of some values, by default the first."""
+    value = found.get(name, choices[0]).lower()
+    if value not in choices:
+        raise InvalidArgument(
+            f"Option {name!r} is {found[name]!r}; it must be one of {', '.join(choices)}."
+        )
+    return value
+
+
+def _count(found: Mapping[str, str], name: str, least: int = 1) -> int | None:
     value = found.get(name)
     if value is None:
         return None
-    if not value.isdecimal() or int(value) < 1:
-        raise InvalidArgument(f"Option {name} is {value!r}; it must be a number above 0.")
+    if not value.isdecimal() or int(value) < least:
+        raise InvalidArgument(f"Option {name!r} is {value!r}; it must be a number from {least} up.")
     return int(value)

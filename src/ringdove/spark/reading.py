@@ -7,13 +7,9 @@ how far that is, so that messages may go.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    DataSourceStreamReader,
-    InputPartition,
-)
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -26,17 +22,20 @@ from ringdove.errors import OffsetTrimmed, SubscriptionNotFound
 from ringdove.pending import Started, run
 from ringdove.pending import start as start_work
 from ringdove.spark.arrow import Wrapper
-from ringdove.spark.links import link
-from ringdove.stores.base import Start, StripeId
+from ringdove.spark.links import linked
+from ringdove.stores.base import Start, StripeId, StripeStats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
     from ringdove.client.backend import Backend
     from ringdove.core.block import Block
     from ringdove.spark.options import Options
+
+#: An offset per stripe.
+Positions = dict[StripeId, int]
 
 
 class Range(NamedTuple):
@@ -47,14 +46,17 @@ class Range(NamedTuple):
     end: int
 
 
-class StripeRange(InputPartition):
-    """What one task reads."""
+class RangePartition(InputPartition):
+    """What one task reads; survives pickling, as a named tuple of stripes would not everywhere."""
 
-    def __init__(self, stripe: StripeId, start: int, end: int) -> None:
-        super().__init__(None)
-        self.stripe = tuple(stripe)
-        self.start = start
-        self.end = end
+    def __init__(self, own: Range) -> None:
+        super().__init__((tuple(own.stripe), own.start, own.end))
+
+    @property
+    def range(self) -> Range:
+        """The offsets."""
+        stripe, start, end = self.value
+        return Range(StripeId(*stripe), start, end)
 
 
 class _Source:
@@ -68,39 +70,49 @@ class _Source:
         """Input partitions of at most so many rows each."""
         step = self.options.rows_per_partition
         return [
-            StripeRange(stripe, first, min(first + step, end))
+            RangePartition(Range(stripe, first, min(first + step, end)))
             for stripe, start, end in ranges
             for first in range(start, end, step)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task: the messages of a range."""
-        assert isinstance(partition, StripeRange)
-        stripe = StripeId(*partition.stripe)
-        wrapper = Wrapper(stripe, self._columns)
-        skip = self.options.trimmed == "skip"
-        blocks = _blocks(link(self.options.url), stripe, partition.start, partition.end, skip=skip)
-        return wrapper.wrap_all(blocks)
+        assert isinstance(partition, RangePartition)
+        own = partition.range
+        with linked(self.options.place) as backend:
+            blocks = _blocks(backend, own, skip=self.options.skip_trimmed)
+            yield from Wrapper(own.stripe, self._columns).wrap_all(blocks)
 
-    def bounds(self) -> dict[StripeId, tuple[int, int]]:
-        """First and next offset of each stripe."""
-        stats = run(link(self.options.url).queue_stats(self.options.queue))
-        return {stripe: (own.head, own.tail) for stripe, own in stats.stripes.items()}
+    def stats(self) -> dict[StripeId, StripeStats]:
+        """The state of each stripe."""
+        with linked(self.options.place) as backend:
+            return run(backend.queue_stats(self.options.queue)).stripes
 
-    def starts(self, start: Start) -> dict[StripeId, int]:
+    def starts(self, stripes: Mapping[StripeId, StripeStats]) -> Positions:
         """Where reading begins on each stripe."""
-        backend = link(self.options.url)
-        return {
-            stripe: max(head, run(backend.position(stripe, start)))
-            for stripe, (head, _) in self.bounds().items()
-        }
+        start, name = self.options.start, self.options.subscription
+        if start is None and name is not None:
+            return {stripe: _floor(own, name) for stripe, own in stripes.items()}
+        with linked(self.options.place) as backend:
+            found = {s: run(backend.position(s, start or Start("earliest"))) for s in stripes}
+        if self.options.skip_trimmed:
+            return {stripe: max(stripes[stripe].head, at) for stripe, at in found.items()}
+        return found
 
 
-def _blocks(
-    backend: Backend, stripe: StripeId, start: int, end: int, *, skip: bool
-) -> Iterator[tuple[Block, int, int]]:
+def _floor(own: StripeStats, subscription: str) -> int:
+    for found in own.subscriptions:
+        if found.name == subscription:
+            return max(found.floor, own.head)
+    raise SubscriptionNotFound(
+        f"The queue has no subscription {subscription!r}: create it first, or leave the option out."
+    )
+
+
+def _blocks(backend: Backend, own: Range, *, skip: bool) -> Iterator[tuple[Block, int, int]]:
     """The blocks of a range, each with the part that is in it; the next are fetched meanwhile."""
-    ahead = _fetch(backend, stripe, start, end, skip=skip)
+    stripe, start, end = own
+    ahead = _fetch(backend, own, skip=skip)
     while start < end:
         blocks = ahead.finish()
         if not blocks:
@@ -108,11 +120,11 @@ def _blocks(
                 return
             raise OffsetTrimmed(
                 f"Stripe {stripe.number} holds nothing from offset {start} on, and {end - start} "
-                "messages were there before: its queue was replaced by an older one."
+                "messages were there when this was planned: its queue was purged or replaced."
             )
         following = blocks[-1].end
         if following < end:
-            ahead = _fetch(backend, stripe, following, end, skip=skip)
+            ahead = _fetch(backend, Range(stripe, following, end), skip=skip)
         for block in blocks:
             first, last = max(start, block.base), min(end, block.end)
             if first < last:
@@ -120,11 +132,11 @@ def _blocks(
         start = following
 
 
-def _fetch(
-    backend: Backend, stripe: StripeId, offset: int, end: int, *, skip: bool
-) -> Started[list[Block]]:
-    most = min(end - offset, limits.LEASE_MESSAGES_MAX)
-    return start_work(backend.read(stripe, offset, most, skip_trimmed=skip))
+def _fetch(backend: Backend, own: Range, *, skip: bool) -> Started[list[Block]]:
+    most = min(own.end - own.start, limits.LEASE_MESSAGES_MAX)
+    fetch = start_work(backend.read(own.stripe, own.start, most, skip_trimmed=skip))
+    fetch.begin()
+    return fetch
 
 
 class BatchReader(_Source, DataSourceReader):
@@ -132,9 +144,9 @@ class BatchReader(_Source, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """See DataSourceReader."""
-        ends = {stripe: tail for stripe, (_, tail) in self.bounds().items()}
-        starts = self.starts(self.options.start)
-        return self.split([Range(stripe, starts[stripe], end) for stripe, end in ends.items()])
+        stripes = self.stats()
+        starts = self.starts(stripes)
+        return self.split([Range(s, starts[s], own.tail) for s, own in stripes.items()])
 
 
 class StreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -143,56 +155,78 @@ class StreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def __init__(self, options: Options, columns: Sequence[str]) -> None:
         super().__init__(options, columns)
         #: Where a run with availableNow ends.
-        self._last: dict[StripeId, int] | None = None
+        self._last: Positions | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802  Spark's name
         """See DataSourceStreamReader."""
-        return _told(self.starts(self.options.start))
+        return _told(self.starts(self.stats()))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """See DataSourceStreamReader."""
-        most = self.options.rows_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        """See DataSourceStreamReader; both limits are applied, whichever Spark is told of."""
+        if self.options.rows_per_trigger is None and self.options.bytes_per_trigger is None:
+            return ReadAllAvailable()
+        return ReadMaxRows(self.options.rows_per_trigger or limits.OFFSET_MAX)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """See SupportsTriggerAvailableNow."""
-        self._last = self._tails()
+        self._last = {stripe: own.tail for stripe, own in self.stats().items()}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         """See DataSourceStreamReader."""
-        begun, ends = _read(start), self._last or self._tails()
-        if isinstance(limit, ReadMaxRows):
-            ends = share(begun, ends, limit.max_rows)
-        # Stripes never go back, even if a stripe lost its tail that was never shown.
+        begun, stripes = _read(start), self.stats()
+        self._refuse_replaced(begun, stripes)
+        ends = self._last or {stripe: own.tail for stripe, own in stripes.items()}
+        if not isinstance(limit, ReadAllAvailable):
+            begins = {stripe: begun.get(stripe, own.head) for stripe, own in stripes.items()}
+            ends = share(begins, ends, self._rows_max(stripes))
+        # A position never goes back.
         return _told({**begun, **{s: max(end, begun.get(s, 0)) for s, end in ends.items()}})
+
+    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
+        """See DataSourceStreamReader: how far the queue is, for progress reports."""
+        return _told({stripe: own.tail for stripe, own in self.stats().items()})
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """See DataSourceStreamReader."""
-        begun = _read(start)
-        missing = {s for s in _read(end) if s not in begun}
-        if missing:  # Stripes that came later begin where they begin.
-            begun |= {s: head for s, (head, _) in self.bounds().items() if s in missing}
-        return self.split([Range(s, begun.get(s, 0), last) for s, last in _read(end).items()])
+        begun, ends = _read(start), _read(end)
+        if not begun.keys() >= ends.keys():  # Stripes that came later begin where they begin.
+            begun = {s: own.head for s, own in self.stats().items()} | begun
+        return self.split([Range(s, begun.get(s, last), last) for s, last in ends.items()])
 
     def commit(self, end: dict[str, int]) -> None:
         """See DataSourceStreamReader: what is before will not be asked for again, as a rule."""
-        if self.options.subscription is None:
+        name = self.options.subscription
+        if name is None:
             return
-        # TODO
+        with linked(self.options.place) as backend:
+            for stripe, offset in _read(end).items():
+                run(backend.advance(stripe, name, offset))
 
-    def _tails(self) -> dict[StripeId, int]:
-        return {stripe: tail for stripe, (_, tail) in self.bounds().items()}
+    def _rows_max(self, stripes: Mapping[StripeId, StripeStats]) -> int:
+        """Rows of one micro-batch: as many as the options say, bytes by their mean so far."""
+        rows = self.options.rows_per_trigger or limits.OFFSET_MAX
+        if self.options.bytes_per_trigger is None:
+            return rows
+        nbytes = sum(own.nbytes for own in stripes.values())
+        messages = sum(own.tail - own.head for own in stripes.values())
+        return min(rows, max(1, self.options.bytes_per_trigger * messages // max(1, nbytes)))
+
+    def _refuse_replaced(self, begun: Positions, stripes: Mapping[StripeId, StripeStats]) -> None:
+        if begun and not begun.keys() & stripes.keys() and not self.options.skip_trimmed:
+            raise OffsetTrimmed(
+                f"Queue {self.options.queue!r} was deleted and made anew since this query's "
+                "checkpoint: begin with a new checkpoint, or go on with what is there by "
+                ".option('trimmed', 'skip')."
+            )
 
 
-def share(
-    begun: dict[StripeId, int], ends: dict[StripeId, int], rows_max: int
-) -> dict[StripeId, int]:
+def share(begun: Positions, ends: Positions, rows_max: int) -> Positions:
     """Ends that are at most so many rows from where stripes begin, in proportion to what waits."""
-    waiting = {stripe: end - begun.get(stripe, 0) for stripe, end in ends.items()}
+    waiting = {stripe: max(0, end - begun.get(stripe, 0)) for stripe, end in ends.items()}
     total = sum(waiting.values())
     if total <= rows_max:
         return ends
-    found: dict[StripeId, int] = {}
+    found: Positions = {}
     for stripe, rows in sorted(waiting.items()):
         # What is left is shared among those that are left, so that rounding loses nothing.
         part = rows * rows_max // total if total else 0
@@ -202,11 +236,11 @@ def share(
     return found
 
 
-def _told(positions: dict[StripeId, int]) -> dict[str, int]:
+def _told(positions: Positions) -> dict[str, int]:
     return {f"{s.queue:x}.{s.number}.{s.level}": at for s, at in sorted(positions.items())}
 
 
-def _read(told: dict[str, int]) -> dict[StripeId, int]:
+def _read(told: dict[str, int]) -> Positions:
     found = {}
     for name, offset in told.items():
         queue, number, level = name.split(".")
