@@ -47,7 +47,9 @@ class Options(NamedTuple):
                 raise InvalidArgument(f"There is no option {name!r} of format 'ringdove'.{hint}")
         queue = found.get("queue") or found.get("path")
         if not queue:
-            raise InvalidArgument("Name a queue: .option('queue', 'readings') or .load('readings').")
+            raise InvalidArgument(
+                "Name a queue: .option('queue', 'readings') or .load('readings')."
+            )
         trimmed = found.get("trimmed", "fail")
         if trimmed not in ("fail", "skip"):
             raise InvalidArgument(f"Option trimmed is {trimmed!r}; it must be 'fail' or 'skip'.")
