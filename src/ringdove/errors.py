@@ -189,3 +189,9 @@ class FormatUnknown(StoreCorrupted):
     """The data directory has a format version that this program does not know."""
 
     code = "format_unknown"
+
+
+class JavaNotFound(RingdoveError):
+    """Spark needs a Java, and none that it can use is there."""
+
+    code = "java_not_found"

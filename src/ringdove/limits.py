@@ -184,3 +184,6 @@ HTTP_HEAD_BYTES_MAX = 64 * 1024
 
 #: Connections that wait to be accepted: thousands of devices may come at once.
 HTTP_BACKLOG = 2_048
+
+#: Seconds that a Java may take to say its version: a tenth of one, or a few on a busy machine.
+JAVA_ANSWER_SECONDS_MAX = 30
