@@ -15,10 +15,13 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ringdove.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: Seconds for a server to start, on a machine that has much to do.
 _START_S_MAX = 60

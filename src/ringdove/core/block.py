@@ -456,7 +456,7 @@ class Block:
         return [self.sent_ms + delta for delta in deltas]
 
     def binary_columns(self) -> dict[str, Column]:
-        """The columns `body`, `key` and `attributes` (encoded), those that there are, as they are."""
+        """The columns `body`, `key` and `attributes` (encoded) as they are, if there are such."""
         names = ["body"]
         if self.flags & FLAG_KEYS:
             names.append("key")

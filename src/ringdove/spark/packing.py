@@ -67,7 +67,9 @@ def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Parts of a batch that make a block each."""
     # Values of all columns together, each row behind the one before.
     columns = [c for c in batch.columns if pa.types.is_binary(c.type)]
-    ends = np.sum([_offsets(column) for column in columns], axis=0, dtype=np.int64)
+    ends = np.zeros(batch.num_rows + 1, np.int64)
+    for column in columns:
+        ends += _offsets(column)
     first, count = 0, batch.num_rows
     while first < count:
         last = int(np.searchsorted(ends, ends[first] + limits.BLOCK_BYTES_TARGET, "right")) - 1
@@ -98,7 +100,7 @@ def _offsets(values: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
 def _column(values: pa.Array) -> Column:
     ends = _offsets(values)
     data = values.buffers()[2]
-    own = memoryview(np.ascontiguousarray(ends - ends[0])).cast("B").cast("i")
+    own = memoryview((ends - ends[0]).tobytes()).cast("i")
     return own, memoryview(data) if data is not None else b"", int(ends[0])
 
 
@@ -107,9 +109,7 @@ def prepare(batch: pa.RecordBatch) -> pa.RecordBatch:
     names = batch.schema.names
     body = batch.column("body")
     if body.null_count:
-        raise InvalidArgument(
-            "Column 'body' has nulls: a message has a body, perhaps an empty one."
-        )
+        raise InvalidArgument("Column 'body' has nulls: give those rows a body, or leave them out.")
     columns = {"body": _binary(body)}
     if "key" in names and batch.column("key").null_count < batch.num_rows:
         keys = _binary(pc.fill_null(batch.column("key"), b""))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.types import StructType
 
 from ringdove.errors import InvalidArgument
 from ringdove.spark.columns import COLUMNS, WRITTEN
@@ -15,6 +14,8 @@ from ringdove.spark.writing import BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
+
+    from pyspark.sql.types import StructType
 
 
 class RingdoveSource(DataSource):

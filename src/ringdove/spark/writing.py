@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from ringdove.core.dedup import Appended
     from ringdove.spark.options import Options
 
-#: Sequence numbers of one batch. Segments take one each from the first half; the last segment begins
-#: in the second half, at a number that tells how many rows there were, and uses up all the rest.
+#: Sequence numbers of one batch. Segments take one each from the first half; the last one begins in
+#: the second half, at a number that tells how many rows there were, and uses up all the rest.
 _NUMBERS = 1 << 16
 _LAST = _NUMBERS // 2
 
@@ -204,8 +204,9 @@ class _Place:
     def finish(self) -> None:
         """Send what is left, and wait until all is stored."""
         self._packer.finish()
-        *others, last = self._packer.take() or [None]
-        if last is not None:
+        blocks = self._packer.take()
+        if blocks:
+            *others, last = blocks
             number = _LAST + self.rows % _LAST
             segment = Segment(
                 last, self._producer, self._first + number, _NUMBERS - number, gaps=True
