@@ -54,6 +54,7 @@ EXAMPLES: list[Any] = [
     messages.Welcome(1, "server", [], 2**31, 1024, 30.5),
     messages.WireSegment(b"producer", 2**53, 65_536, None),
     messages.WireSegment(message_id=b"id"),
+    messages.WireSegment(b"producer", 65_536, 32_768, gaps=True),
     messages.Send("q", 3, -1, 9, None, [messages.WireSegment(), messages.WireSegment(b"p", 1, 2)]),
     messages.Send("q", 0, 0, 0, 1000, []),
     messages.Stored(
@@ -73,6 +74,7 @@ EXAMPLES: list[Any] = [
     messages.Subscribe("q", "s", ("time", 1_000), keep_default=True),
     messages.Read(STRIPE, 0, 100, skip_trimmed=False),
     messages.Position(STRIPE, ("latest", 0)),
+    messages.Advance(STRIPE, "s", 2**53),
     messages.Stream("q", "s", b"owner", [(STRIPE, 5)], 2**24, 30_000),
     messages.Streaming(9, [(STRIPE, 5)]),
     messages.StreamAck(STRIPE, -1, 100, resend=True),

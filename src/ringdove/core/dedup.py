@@ -93,12 +93,11 @@ def check_segment(segment: Segment) -> InvalidArgument | None:
         return InvalidArgument(
             f"A producer's name has 1 to {PRODUCER_BYTES_MAX} bytes, not {len(producer)}."
         )
-    if producer is not None and not (
-        0 <= segment.sequence < limits.OFFSET_MAX and segment.span > 0
-    ):
+    end = segment.sequence + segment.span
+    if producer is not None and not 0 <= segment.sequence < end <= limits.OFFSET_MAX:
         return InvalidArgument(
-            f"A segment covers at least one sequence number from 0 up, not {segment.span} "
-            f"from {segment.sequence}."
+            f"A segment covers at least one sequence number, from 0 up to {limits.OFFSET_MAX}, not "
+            f"{segment.span} from {segment.sequence}."
         )
     if message_id is not None and not 0 < len(message_id) <= limits.MESSAGE_ID_BYTES_MAX:
         return InvalidArgument(

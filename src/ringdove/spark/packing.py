@@ -37,6 +37,8 @@ class Packer:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take rows."""
+        if self._waiting and self._waiting[0].schema != batch.schema:
+            self.finish()
         self._waiting.append(batch)
         self._waiting_rows += batch.num_rows
         self._waiting_bytes += batch.get_total_buffer_size()
