@@ -105,9 +105,11 @@ def test_a_server_does_not_end_while_somebody_is_connected(directory):
         [*command, "--idle-s", "1", "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     port = json.loads(process.stdout.readline())["port"]
-    with socket.create_connection(("127.0.0.1", port)):
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(timeout=3)
+    with (
+        socket.create_connection(("127.0.0.1", port)),
+        pytest.raises(subprocess.TimeoutExpired),
+    ):
+        process.wait(timeout=3)
     assert process.wait(timeout=60) == 0
     process.stdout.close()
 

@@ -15,7 +15,7 @@ def test_defaults(tmp_path, monkeypatch):
     assert options.place.url == f"file:{tmp_path / 'ringdove-data'}"
     assert options.columns == tuple(COLUMNS)
     assert (options.start, options.subscription, options.rows_per_trigger) == (None, None, None)
-    assert not (options.skip_trimmed or options.split)
+    assert (options.skip_trimmed, options.split) == (False, False)
 
 
 def test_names_come_in_any_case_and_sparks_own_are_left_alone():

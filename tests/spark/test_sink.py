@@ -159,7 +159,7 @@ def test_a_task_writes_so_much_in_one_step_and_more_in_several(spark, server, rd
     frame = spark.range(0, many, numPartitions=1).selectExpr(
         "concat(id, ':', repeat('x', 100000)) as body"
     )
-    with pytest.raises(PySparkException, match="more than 64 MB for one stripe.*'split'"):
+    with pytest.raises(PySparkException, match=r"more than 64 MB for one stripe.*'split'"):
         write(server, frame, name)
     assert queue.stats().messages == 0
     for _ in range(2):

@@ -102,10 +102,10 @@ def test_batches_are_packed_in_order(parts, compression, text, skipped):
     blocks = [Block.decode(bytes(block.buffer)) for block in packer.take()]
     form = (lambda value: value.hex().encode()) if text else (lambda value: value)
     assert [b for block in blocks for b in block.bodies()] == [form(m[0]) for m in expected]
-    assert [k for block in blocks for k in block.keys()] == [form(m[1]) for m in expected]
+    assert [k for block in blocks for k in block.keys(0)] == [form(m[1]) for m in expected]
     assert [a for block in blocks for a in block.attributes()] == [m[2] for m in expected]
     for block in blocks:
-        assert list(block.key_hashes()) == [key_hash(key) for key in block.keys()]
+        assert list(block.key_hashes()) == [key_hash(key) for key in block.keys(0)]
 
 
 def test_blocks_are_cut_by_rows_and_bytes():
@@ -131,7 +131,7 @@ def test_keys_choose_stripes_and_keep_their_order(messages, stripes):
     messages = [(body, b"k" + key, own, late) for body, key, own, late in messages]
     batch = prepare(table(messages))
     assert has_keys(batch)
-    placed = {number: part for number, part in by_stripe(batch, stripes)}
+    placed = dict(by_stripe(batch, stripes))
     assert sum(part.num_rows for part in placed.values()) == len(messages)
     for number, part in placed.items():
         mine = [m for m in messages if key_hash(m[1]) % stripes == number]

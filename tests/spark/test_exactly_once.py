@@ -1,0 +1,131 @@
+"""Exactly once from queue to queue through Spark, whatever is killed on the way (S1).
+
+Every message is counted and hashed at both ends.
+"""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import ringdove
+from server.running import ServerProcess, wait_for
+from spark.job import ROWS_PER_TRIGGER
+from spark.standalone import Standalone
+
+COUNT = 4 * ROWS_PER_TRIGGER + 1_234
+JOB = Path(__file__).with_name("job.py")
+
+
+class Job:
+    """The job in a process of its own, begun as often as it must be."""
+
+    def __init__(self, server, directory, master):
+        self.checkpoint = directory / "checkpoint"
+        self.trouble = self.checkpoint / "trouble"
+        self._arguments = [master, server.url, str(self.checkpoint)]
+        self._log = directory / "job.log"
+        self.process = None
+
+    def start(self, *troubles):
+        path = os.pathsep.join([str(JOB.parent.parent), os.environ.get("PYTHONPATH", "")])
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(JOB), *self._arguments, *troubles],
+                env={**os.environ, "PYTHONPATH": path}, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def end(self):
+        """Wait until it has ended; answers its exit code."""
+        return self.process.wait(timeout=240)
+
+    def runs(self, *troubles):
+        """Begin it, and see it through."""
+        self.start(*troubles)
+        assert self.end() == 0, self._log.read_text(errors="replace")[-5_000:]
+
+    def wait_for(self, trouble):
+        """Wait until a trouble has come."""
+
+        def came():
+            assert self.process.poll() is None, self._log.read_text(errors="replace")[-5_000:]
+            return (self.trouble / trouble).exists()
+
+        wait_for(came, f"the trouble {trouble!r}", 180)
+
+
+@pytest.fixture
+def server(tmp_path):
+    with ServerProcess(tmp_path / "data") as running:
+        with ringdove.connect(running.url) as rd:
+            rd.create_queue("out", stripes=2)
+            queue = rd.create_queue("in", stripes=2)
+            for first in range(0, COUNT, 10_000):
+                last = min(COUNT, first + 10_000)
+                queue.send_many([message(n) for n in range(first, last)])
+        yield running
+
+
+def message(number):
+    return b"%d %s" % (number, hashlib.sha256(b"%d" % number).hexdigest().encode())
+
+
+def check(server):
+    """Every message that went in came out, once and whole."""
+    with ringdove.connect(server.url) as rd:
+        found = Counter(m.body for m in rd.queue("out").replay())
+    expected = Counter(message(n) for n in range(COUNT))
+    assert sum(found.values()) == COUNT
+    assert found == expected
+
+
+def test_the_driver_is_killed_within_the_sink_s_commit(server, tmp_path):
+    job = Job(server, tmp_path, "local[2]")
+    job.start("driver")
+    assert job.end() == -signal.SIGKILL
+    assert (job.trouble / "driver").exists()
+    job.runs("driver")
+    check(server)
+
+
+def test_tasks_fail_when_they_have_written_everything(server, tmp_path):
+    job = Job(server, tmp_path, "local[2,4]")
+    job.runs("tasks")
+    assert len(list(job.trouble.glob("tasks*"))) >= 2
+    check(server)
+
+
+def test_the_server_is_killed_within_a_fetch(server, tmp_path):
+    job = Job(server, tmp_path, "local[2]")
+    job.start("fetch")
+    job.wait_for("fetch")
+    server.kill()
+    (job.trouble / "fetch.done").touch()
+    server.start()
+    assert job.end() == 0
+    check(server)
+
+
+@pytest.mark.cluster
+def test_everything_is_killed_on_a_cluster(server, tmp_path):
+    (tmp_path / "spark").mkdir()
+    cluster = Standalone(tmp_path / "spark", 2)
+    try:
+        job = Job(server, tmp_path, cluster.url)
+        job.start("fetch", "tasks", "driver")
+        job.wait_for("fetch")
+        cluster.kill_executor()
+        server.kill()
+        (job.trouble / "fetch.done").touch()
+        server.start()
+        assert job.end() == -signal.SIGKILL
+        assert {"fetch", "driver"} <= {found.name for found in job.trouble.iterdir()}
+        job.runs("fetch", "tasks", "driver")
+    finally:
+        cluster.close()
+    check(server)
