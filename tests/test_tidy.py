@@ -24,7 +24,17 @@ LAYERS = {
     "cluster": {"core", "stores"},
     "client": {"core", "protocol", "stores", "controllers"},
     "frontends": {"core", "protocol", "stores", "controllers", "metrics"},
-    "bench": {"core", "protocol", "stores", "controllers", "client", "cli", "server", "cluster"},
+    "bench": {
+        "core",
+        "protocol",
+        "stores",
+        "controllers",
+        "client",
+        "cli",
+        "server",
+        "cluster",
+        "spark",
+    },
     "cli": {"core", "stores", "controllers", "client", "bench", "server", "cluster", "spark"},
     "spark": {"core", "stores", "controllers", "client"},
 }

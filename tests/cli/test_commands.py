@@ -287,7 +287,7 @@ def test_ctrl_c_leaves_cleanly(readings, monkeypatch):
 
 
 def test_the_demo_runs_and_reports(sh, tmp_path):
-    [report] = sh.json("demo", "--messages", "20000", "--dir", str(tmp_path))
+    [report] = sh.json("demo", "--messages", "20000", "--no-spark", "--dir", str(tmp_path))
     assert (report["lost"], report["damaged"], report["unexpected"]) == (0, 0, 0)
     assert report["left_in_queue"] == 0
     assert report["died_holding"] > 0

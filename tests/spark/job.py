@@ -48,7 +48,7 @@ def main(master, url, checkpoint, *troubles):
                 raise RuntimeError("this task fails although it has written everything")
             return written
 
-        def commit(self, messages, batchId):
+        def commit(self, messages, batchId):  # noqa: N803  Spark's name
             if batchId == 2 and comes("driver"):
                 for victim in victims:
                     os.kill(victim, signal.SIGKILL)
@@ -58,7 +58,7 @@ def main(master, url, checkpoint, *troubles):
         def name(cls):
             return "troubled"
 
-        def streamWriter(self, schema, overwrite):
+        def streamWriter(self, schema, overwrite):  # noqa: N802  Spark's name
             return TroubledWriter(self._options)
 
     def pass_on(batches):

@@ -2,7 +2,8 @@
 
 One producer, several consumers, one process, everything synced to disk. Each message carries its
 number and a checksum. Half way one consumer dies with messages in its hands; their lease ends and
-others get them. At the end every message is accounted for with the metrics of B5.
+others get them. At the end every message is accounted for with the metrics of B5. Then Spark reads
+them all again (demo_spark.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 import zlib
 from typing import TYPE_CHECKING, Any
 
+from ringdove.bench import demo_spark
 from ringdove.bench.measure import place
 from ringdove.client.sync import connect
 from ringdove.core.consistency import measure
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from ringdove.client.sync import Queue
 
+_QUEUE = "readings"
 _LEASE_MS = 3_000
 _BATCH = 2_000
 _PATIENCE_S = 1.0
@@ -94,18 +97,30 @@ class Demo:
                 self.finished.set()
 
 
-def run(messages: int, consumers: int, directory: Path | None) -> dict[str, Any]:
+def run(
+    messages: int, consumers: int, directory: Path | None, *, spark: bool = True
+) -> dict[str, Any]:
     """Run the demo with progress on standard error; answers the report."""
-    consumers = max(2, consumers)
-    with place(directory) as data, connect(f"file:{data}/queues") as connection:
-        queue = connection.create_queue("readings", lease_ms=_LEASE_MS)
+    spark = spark and demo_spark.available()
+    with place(directory) as data:
+        url = f"file:{data.absolute()}/queues"
+        report = _run(messages, max(2, consumers), url, spark=spark)
+        return {**report, **demo_spark.run(url, _QUEUE)} if spark else report
+
+
+def _run(messages: int, consumers: int, url: str, *, spark: bool) -> dict[str, Any]:
+    """The first half; `spark`: keep the messages for the second."""
+    with connect(url) as connection:
+        queue = connection.create_queue(_QUEUE, lease_ms=_LEASE_MS)
+        if spark:
+            demo_spark.prepare(connection, _QUEUE)
         demo = Demo(queue, messages, consumers)
         started = time.perf_counter()
         demo.start()
         _watch(demo)
         demo.join()
         elapsed_s = time.perf_counter() - started
-        left = queue.stats().messages
+        left = queue.stats().waiting()
     result = measure(range(messages), demo.arrivals)
     return {
         "messages": messages,
@@ -166,7 +181,17 @@ def show(report: dict[str, Any]) -> None:
         ["out of order", f"{100 * report['out_of_order_rate']:.2f} %", "the dead one's among them"],
         ["displacement", f"{report['displacement']:,.1f}", "mean distance from the right place"],
     ]
+    if "spark_messages" in report:
+        again = f"read again by Spark in {report['spark_seconds']} s, each number and checksum"
+        back = "messages that Spark sent back, received from their queue"
+        rows += [
+            ["in Spark", report["spark_messages"], again],
+            ["of them whole", report["spark_distinct"] - report["spark_damaged"], "each once"],
+            ["results", report["spark_results"], back],
+        ]
     table("What happened", ["", "figure", "what it means"], rows)
+    if "spark_messages" not in report:
+        print("Spark would read them all again: pip install 'ringdove[spark]'")
     print("Where to go next:")
     print("  ringdove --help                     everything the command line does")
     print("  ringdove queue create readings      a queue of your own, in ./ringdove-data")
