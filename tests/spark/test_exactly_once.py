@@ -18,7 +18,7 @@ from server.running import ServerProcess, wait_for
 from spark.job import ROWS_PER_TRIGGER
 from spark.standalone import Standalone
 
-COUNT = 4 * ROWS_PER_TRIGGER + 1_234
+COUNT = 3 * ROWS_PER_TRIGGER + 1_234
 JOB = Path(__file__).with_name("job.py")
 
 
@@ -84,19 +84,15 @@ def check(server):
     assert found == expected
 
 
-def test_the_driver_is_killed_within_the_sink_s_commit(server, tmp_path):
-    job = Job(server, tmp_path, "local[2]")
-    job.start("driver")
-    assert job.end() == -signal.SIGKILL
-    assert (job.trouble / "driver").exists()
-    job.runs("driver")
-    check(server)
-
-
-def test_tasks_fail_when_they_have_written_everything(server, tmp_path):
+def test_tasks_fail_when_they_are_done_and_the_driver_dies_within_the_sink_s_commit(
+    server, tmp_path
+):
     job = Job(server, tmp_path, "local[2,4]")
-    job.runs("tasks")
+    job.start("tasks", "driver")
+    assert job.end() == -signal.SIGKILL
     assert len(list(job.trouble.glob("tasks*"))) >= 2
+    assert (job.trouble / "driver").exists()
+    job.runs("tasks", "driver")
     check(server)
 
 
