@@ -126,6 +126,16 @@ def test_a_batch_begins_at_a_time(spark, server, queue):
     assert numbers(frame) == Counter(range(500, 700))
 
 
+def test_sql_makes_a_view_of_a_queue(spark, server, queue):
+    fill(queue, last=100)
+    options = f"OPTIONS (url '{server.url}', queue '{queue.name}')"
+    spark.sql(f"CREATE TEMPORARY VIEW seen USING ringdove {options}")
+    [row] = spark.sql("SELECT count(*), count(distinct body) FROM seen").collect()
+    assert tuple(row) == (100, 100)
+    with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE kept USING ringdove {options}")
+
+
 def test_an_empty_queue_is_an_empty_table(spark, server, queue):
     assert reader(spark, server, queue).load().collect() == []
 

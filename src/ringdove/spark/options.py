@@ -68,12 +68,12 @@ class Options(NamedTuple):
     def read(cls, given: Mapping[str, str]) -> Options:
         """Take the options from Spark, in whichever case their names are."""
         found: dict[str, str] = {}
-        for name, value in given.items():
-            known = _NAMES.get(name.lower())
-            if known is not None:
-                found[known] = value
-            elif name.lower() not in _SPARKS:
-                raise _unknown(name)
+        for told, value in given.items():
+            name = told.lower()
+            if name in _NAMES:
+                found[_NAMES[name]] = value
+            elif name not in _SPARKS:
+                raise _unknown(told)
         queue = found.get("queue") or given.get("path")
         if not queue:
             raise InvalidArgument(
@@ -111,6 +111,11 @@ def _absolute(url: str) -> str:
 
 
 def _unknown(name: str) -> InvalidArgument:
+    if name == "provider":  # A property of every table in Spark's catalog.
+        return InvalidArgument(
+            "Spark gives CREATE TABLE's options to no Python source when the table is read: use "
+            "CREATE TEMPORARY VIEW name USING ringdove OPTIONS (...)."
+        )
     near = difflib.get_close_matches(name.lower(), _NAMES, n=1)
     hint = f"Did you mean {_NAMES[near[0]]!r}?" if near else f"Known: {', '.join(_KNOWN)}."
     return InvalidArgument(f"There is no option {name!r} of format 'ringdove'. {hint}")
