@@ -34,8 +34,11 @@ class Consistency(NamedTuple):
 
 
 def measure(sent: Iterable[Hashable], received: Iterable[Hashable]) -> Consistency:
-    """All metrics at once; `sent` and `received` in the order it happened."""
-    rank = {message: position for position, message in enumerate(sent)}
+    """All metrics at once; `sent` and `received` in the order it happened.
+
+    Of a message that was sent several times the first send counts.
+    """
+    rank = {message: position for position, message in enumerate(dict.fromkeys(sent))}
     arrivals = list(received)
     distinct = list(dict.fromkeys(arrivals))
     ranks = [rank[message] for message in distinct if message in rank]
