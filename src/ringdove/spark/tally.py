@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from ringdove.core.consistency import longest_increasing
-from ringdove.spark.matching import codes, ints
+from ringdove.spark.matching import codes, ints, sorting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,18 +118,16 @@ def _order(
     messages: pa.Table, group: Ints, sizes: Ints, *, by_sequence: bool
 ) -> tuple[pa.Array, pa.Array, pa.Array, pa.Array]:
     """Out-of-order rate, mean and largest displacement, and its distribution, by group."""
-    sends = [ints(messages["sequence"]), codes(messages["producer"]), ints(messages["sent_us"])]
+    sends = [ints(messages["sent_us"]), codes(messages["producer"]), ints(messages["sequence"])]
     if by_sequence:
         sends = [sends[2], sends[0]]
     rank = np.empty(len(group), np.int64)
-    rank[np.lexsort((*sends, group))] = np.arange(len(group))
-    arrived = np.lexsort(
-        (
-            ints(messages["arrival"]),
-            codes(messages["receiver"]),
-            ints(messages["received_us"]),
-            group,
-        )
+    rank[sorting(group, *sends)] = np.arange(len(group))
+    arrived = sorting(
+        group,
+        ints(messages["received_us"]),
+        codes(messages["receiver"]),
+        ints(messages["arrival"]),
     )
     ranks, group = rank[arrived], group[arrived]
     displaced = np.abs(ranks - np.arange(len(ranks)))
@@ -168,7 +166,7 @@ def _distributions(displaced: Ints, group: Ints, count: int) -> pa.Array:
 
 def _percentiles(latency_us: Ints, group: Ints, sizes: Ints) -> list[pa.Array]:
     """The smallest latencies that the shares of each group's messages do not exceed."""
-    ordered = latency_us[np.lexsort((latency_us, group))]
+    ordered = latency_us[sorting(group, latency_us)]
     starts = np.cumsum(sizes) - sizes
     nothing = sizes == 0
     found = []

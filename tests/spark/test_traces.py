@@ -1,0 +1,202 @@
+"""Trace analytics: what Spark finds is what the pure functions of B5 find."""
+
+from collections import defaultdict
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ringdove.core.consistency import longest_increasing, measure
+from ringdove.spark import trace_sources
+from ringdove.spark.matching import sorting
+from ringdove.spark.tally import PERCENTILES, increasing_by_group
+from ringdove.spark.traces import _rows, _sort_messages, _sort_rows, _tally, analyse
+from ringdove.tracing.parquet import SCHEMA
+
+EXAMPLES = settings(
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+ON_SPARK = settings(EXAMPLES, max_examples=4)
+WINDOW_MS = 1
+QUEUES = ("a", "b", "never used")
+PARTIES = ("p", "q", "ä")
+
+
+# -- random traces --------------------------------------------------------------------------------
+
+
+@st.composite
+def traces(draw):
+    """Rows of a few messages: sent several times, received several times, lost, or from nowhere."""
+    rows = []
+    numbers = defaultdict(int)
+
+    def number(kind, queue, party):
+        numbers[kind, queue, party] += draw(st.integers(1, 3))
+        return numbers[kind, queue, party]
+
+    for queue in QUEUES[:2]:
+        for message in draw(st.lists(st.binary(max_size=12), unique=True, max_size=12)):
+            for _ in range(draw(st.sampled_from([0, 1, 1, 1, 2]))):
+                party = draw(st.sampled_from(PARTIES))
+                at = 500 * draw(st.integers(0, 8))
+                rows.append((queue, message, party, number("sent", queue, party), at, *4 * [None]))
+            for _ in range(draw(st.sampled_from([0, 1, 1, 1, 2, 3]))):
+                party = draw(st.sampled_from(PARTIES))
+                at = 500 * draw(st.integers(1, 12))
+                intact = draw(st.sampled_from([None, True, True, False]))
+                arrival = number("received", queue, party)
+                rows.append((queue, message, *3 * [None], party, arrival, at, intact))
+    again = draw(st.lists(st.sampled_from(rows), max_size=3)) if rows else []
+    return draw(st.permutations(rows + again))
+
+
+def table(rows):
+    columns = list(zip(*rows, strict=True)) if rows else [[] for _ in SCHEMA]
+    return pa.table(
+        [
+            pa.array(column, pa.int64()).cast(field.type)
+            if pa.types.is_timestamp(field.type)
+            else pa.array(column, field.type)
+            for column, field in zip(columns, SCHEMA, strict=True)
+        ],
+        schema=SCHEMA,
+    )
+
+
+# -- the same figures by the pure functions -------------------------------------------------------
+
+
+def expected(rows, level):
+    """The figures of each group, by its key."""
+    sends = sorted((r[4], r[2], r[3], r[0], r[1]) for r in set(rows) if r[4] is not None)
+    receives = sorted(
+        (r[7], r[5], r[6], r[0], r[1], r[8] is False) for r in set(rows) if r[7] is not None
+    )
+    first_send, first_receive = {}, {}
+    for at, party, number, *name in sends:
+        first_send.setdefault(tuple(name), (at, party, number))
+    for at, _, _, queue, message, _ in receives:
+        first_receive.setdefault((queue, message), at)
+
+    def group(name):
+        sent = first_send.get(name)
+        if level == "queues":
+            return (name[0],)
+        if level == "producers":
+            return name[0], sent and sent[1]
+        at = sent[0] if sent else first_receive[name]
+        return name[0], at // (1000 * WINDOW_MS) * 1000 * WINDOW_MS
+
+    groups = defaultdict(lambda: ([], []))
+    for name, sent in first_send.items():
+        groups[group(name)][0].append((sent[::-1] if level == "producers" else sent, name))
+    for *_, queue, message, damaged in receives:
+        groups[group((queue, message))][1].append(((queue, message), damaged))
+    return {
+        key: figures([name for _, name in sorted(own)], arrivals, first_send, first_receive)
+        for key, (own, arrivals) in groups.items()
+    }
+
+
+def figures(sent, arrivals, first_send, first_receive):
+    received = [name for name, _ in arrivals]
+    found = measure(sent, received)._asdict()
+    found["corrupted"] = sum(damaged for _, damaged in arrivals)
+    both = [name for name in dict.fromkeys(received) if name in first_send]
+    latencies = sorted(first_receive[name] - first_send[name][0] for name in both)
+    for name, share in PERCENTILES.items():
+        at = -(-len(latencies) * share // 1000) - 1
+        found[f"latency_{name}_us"] = latencies[at] if latencies else None
+    right = {name: at for at, name in enumerate(n for n in sent if n in set(both))}
+    moved = [abs(at - right[name]) for at, name in enumerate(both)]
+    found["displacement_max"] = max(moved, default=0)
+    found["displaced"] = (
+        [
+            sum(distance.bit_length() == bits for distance in moved)
+            for bits in range(found["displacement_max"].bit_length() + 1)
+        ]
+        if moved
+        else []
+    )
+    return found
+
+
+def by_key(rows, *names):
+    found = {tuple(row.pop(name) for name in names): row for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def check(report, rows):
+    assert by_key(report["queues"], "queue") == expected(rows, "queues")
+    assert by_key(report["producers"], "queue", "producer") == expected(rows, "producers")
+    assert by_key(report["windows"], "queue", "window_us") == expected(rows, "windows")
+
+
+def analysed_by_hand(rows, parts):
+    """The three stages one after the other, moved between parts by this test instead of Spark."""
+
+    def moved(batches):
+        found = defaultdict(list)
+        for batch in batches:
+            for at, part in enumerate(batch["part"].to_pylist()):
+                found[part].append(batch.slice(at, 1))
+        return found.values()
+
+    half = len(rows) // 2
+    sorted_rows = [
+        parcel
+        for share in (rows[:half], rows[half:])
+        for parcel in _sort_rows(iter(table(share).to_batches()), lambda given: given, parts)
+    ]
+    messages = [
+        parcel
+        for own in moved(sorted_rows)
+        for parcel in _sort_messages(iter(own), parts, 1000 * WINDOW_MS)
+    ]
+    told = [
+        batch for own in moved(messages) for batch in _tally(iter(own), parts, 1000 * WINDOW_MS)
+    ]
+    if not told:
+        return {"queues": [], "producers": [], "windows": []}
+    whole = pa.Table.from_batches(told)
+    return {name: _rows(whole, name) for name in ("queues", "producers", "windows")}
+
+
+@EXAMPLES
+@given(traces(), st.integers(1, 5))
+def test_the_stages_find_what_the_pure_functions_find(rows, parts):
+    check(analysed_by_hand(rows, parts), rows)
+
+
+@ON_SPARK
+@given(rows=traces())
+def test_spark_finds_what_the_pure_functions_find(spark, rows):
+    frame = spark.createDataFrame(table(rows))
+    check(analyse(trace_sources.from_frame(frame), WINDOW_MS).as_dict(), rows)
+
+
+@EXAMPLES
+@given(st.lists(st.integers(1, 60).flatmap(lambda n: st.permutations(range(n))), max_size=4))
+def test_orders_of_groups_are_independent_of_each_other(orders):
+    starts = np.cumsum([0, *map(len, orders)])
+    ranks = [start + rank for start, order in zip(starts, orders, strict=False) for rank in order]
+    group = np.repeat(np.arange(len(orders)), [len(order) for order in orders])
+    found = increasing_by_group(np.array(ranks, np.int64), group, len(orders))
+    assert found.tolist() == [longest_increasing(order) for order in orders]
+
+
+@EXAMPLES
+@given(st.lists(st.tuples(*3 * [st.integers(-(2**62), 2**62) | st.integers(-3, 3)])))
+def test_rows_are_sorted_by_their_keys_however_large(rows):
+    order = sorting(*np.array(rows, np.int64).reshape(-1, 3).T)
+    assert [rows[at] for at in order] == sorted(rows)
+
+
+def test_without_traces_there_is_nothing_to_tell(spark):
+    report = analyse(trace_sources.from_frame(spark.createDataFrame(table([]))))
+    assert (report.queues, report.producers, report.windows) == ([], [], [])
