@@ -18,6 +18,7 @@ from ringdove.cli import (
     queues,
     serve,
     session,
+    trace,
 )
 from ringdove.config import find_url
 from ringdove.version import __version__
@@ -45,6 +46,7 @@ app.command(accounts.app)
 app.command(dead.app)
 app.command(bench.app)
 app.command(cluster.app)
+app.command(trace.app)
 for command in (
     messages.send, messages.receive, messages.peek, messages.replay,
     messages.ack, messages.release, messages.extend,

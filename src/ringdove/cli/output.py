@@ -63,8 +63,11 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def progress(label: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Show progress on standard error; the function given takes what is done so far."""
+def progress(label: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """Show progress on standard error.
+
+    The function given takes what is done so far, and the total where that becomes known later.
+    """
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -82,7 +85,7 @@ def progress(label: str, total: int | None = None) -> Iterator[Callable[[int], N
         disable=not console.is_terminal,
     ) as bar:  # fmt: skip
         task = bar.add_task(label, total=total)
-        yield lambda done: bar.update(task, completed=done)
+        yield lambda done, known=total: bar.update(task, completed=done, total=known)
 
 
 def watched(items: Sequence[T], label: str) -> Iterator[T]:
