@@ -34,9 +34,21 @@ LAYERS = {
         "server",
         "cluster",
         "spark",
+        "tracing",
     },
-    "cli": {"core", "stores", "controllers", "client", "bench", "server", "cluster", "spark"},
-    "spark": {"core", "stores", "controllers", "client"},
+    "cli": {
+        "core",
+        "stores",
+        "controllers",
+        "client",
+        "bench",
+        "server",
+        "cluster",
+        "spark",
+        "tracing",
+    },
+    "spark": {"core", "stores", "controllers", "client", "tracing"},
+    "tracing": {"core", "stores", "controllers", "client"},
 }
 LEAVES = {"errors", "limits", "clock", "version", "pending", "config", "serving"}
 PURE_FORBIDDEN = {"asyncio", "socket", "lmdb", "redis", "threading", "time", "pathlib"}

@@ -1,17 +1,24 @@
 """Trace analytics: what Spark finds is what the pure functions of B5 find."""
 
+import shutil
 from collections import defaultdict
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import ringdove
+from cli.shell import Shell
 from ringdove.core.consistency import longest_increasing, measure
+from ringdove.errors import InvalidArgument
 from ringdove.spark import trace_sources
 from ringdove.spark.matching import sorting
 from ringdove.spark.tally import PERCENTILES, increasing_by_group
 from ringdove.spark.traces import _rows, _sort_messages, _sort_rows, _tally, analyse
+from ringdove.tracing import Tracer
 from ringdove.tracing.parquet import SCHEMA
 
 EXAMPLES = settings(
@@ -19,7 +26,7 @@ EXAMPLES = settings(
     max_examples=60,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-ON_SPARK = settings(EXAMPLES, max_examples=4)
+ON_SPARK = settings(EXAMPLES, max_examples=3)
 WINDOW_MS = 1
 QUEUES = ("a", "b", "never used")
 PARTIES = ("p", "q", "ä")
@@ -200,3 +207,113 @@ def test_rows_are_sorted_by_their_keys_however_large(rows):
 def test_without_traces_there_is_nothing_to_tell(spark):
     report = analyse(trace_sources.from_frame(spark.createDataFrame(table([]))))
     assert (report.queues, report.producers, report.windows) == ([], [], [])
+
+
+# -- from tracers to figures ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def queue(file_url):
+    """A queue whose messages were sent and received, some of them badly, and its connection."""
+    with ringdove.connect(file_url) as rd:
+        yield rd, rd.create_queue("readings")
+
+
+def trace_some(rd, queue, to):
+    """One message lost, one received twice, one damaged, one that nobody sent."""
+    with Tracer("readings", to, name="sender") as sender, Tracer("readings", to) as receiver:
+        sender.sent(queue.send_many([b"a", b"b", b"c", b"d"]), at_us=1_000_000)
+        first, *others, _ = queue.receive(max=4)
+        receiver.received(others, [True, False], at_us=1_002_000)
+        receiver.received([first, others[0]], at_us=1_003_000)
+        receiver.received(b"whose is this?", at_us=1_003_000)
+
+
+def check_some(report):
+    (row,) = report["queues"]
+    found = [row[name] for name in ("sent", "received", "lost", "duplicated", "unexpected")]
+    assert found == [4, 5, 1, 1, 1]
+    assert (row["corrupted"], row["latency_p50_us"], row["latency_max_us"]) == (1, 2000, 3000)
+    # The first came after the second and the third.
+    assert row["out_of_order_rate"] == pytest.approx(1 / 3)
+    assert row["displacement"] == pytest.approx(4 / 3)
+    assert [row["producer"] for row in report["producers"]] == [None, "sender"]
+
+
+def test_traces_in_parquet_become_figures(spark, queue, tmp_path):
+    trace_some(*queue, tmp_path / "traces")
+    source = trace_sources.from_parquet(spark, tmp_path / "traces")
+    assert source.rows_about == 9
+    told = []
+    check_some(analyse(source, on_progress=lambda *done: told.append(done)).as_dict())
+    done, known = told[-1]
+    assert done > 0
+    assert known >= done
+
+
+def test_traces_in_a_queue_become_figures_and_stay_there(spark, queue, file_url):
+    rd, readings = queue
+    trace_some(rd, readings, rd.create_queue("traces"))
+    rd.close()
+    for _ in range(2):
+        check_some(analyse(trace_sources.from_queue(spark, file_url, "traces")).as_dict())
+
+
+def test_a_row_that_was_stored_twice_counts_once(spark, queue, tmp_path):
+    trace_some(*queue, tmp_path)
+    for file in list(tmp_path.glob("*.parquet")):
+        shutil.copy(file, tmp_path / f"again-{file.name}")
+    check_some(analyse(trace_sources.from_parquet(spark, tmp_path)).as_dict())
+
+
+def test_what_is_no_trace_is_refused(spark, tmp_path):
+    with pytest.raises(InvalidArgument, match="no Parquet files"):
+        trace_sources.from_parquet(spark, tmp_path)
+    with pytest.raises(InvalidArgument, match="no Parquet files"):
+        trace_sources.from_parquet(spark, tmp_path / "missing")
+    pq.write_table(pa.table({"queue": ["q"], "other": [1]}), tmp_path / "x.parquet")
+    with pytest.raises(InvalidArgument, match="there is no column 'message'"):
+        trace_sources.from_parquet(spark, tmp_path)
+    with pytest.raises(InvalidArgument, match="A window of 0 ms"):
+        analyse(trace_sources.from_frame(spark.createDataFrame(table([]))), 0)
+
+
+# -- on the command line --------------------------------------------------------------------------
+
+
+def test_a_recording_is_reported_with_tables_json_and_a_page(spark, capfd, monkeypatch, tmp_path):
+    shell = Shell(capfd, monkeypatch, tmp_path / "data")
+    plan = ["--messages", "3000", "--rate", "0", "--crash", "0.2"]
+    shell("trace", "record", "--to", str(tmp_path / "traces"), *plan)
+    page = tmp_path / "report.html"
+    (told,) = shell.json("trace", "report", str(tmp_path / "traces"), "--html", str(page))
+    (row,) = told["queues"]
+    assert (row["sent"], row["lost"], row["corrupted"], row["unexpected"]) == (3000, 0, 0, 0)
+    assert row["received"] == 3000 + row["duplicated"]
+    assert len(told["producers"]) == 2
+    assert "<svg" in page.read_text()
+    assert "3,000" in shell("trace", "report", str(tmp_path / "traces"))
+
+
+def test_a_recording_may_go_to_a_trace_queue(spark, capfd, monkeypatch, tmp_path):
+    shell = Shell(capfd, monkeypatch, tmp_path / "data")
+    shell("trace", "record", "--trace-queue", "traces", "--messages", "500", "--rate", "0")
+    (told,) = shell.json("trace", "report", "--queue", "traces", "--window", "1s")
+    assert [(row["queue"], row["sent"], row["lost"]) for row in told["queues"]] == [
+        ("traced", 500, 0)
+    ]
+
+
+@pytest.mark.parametrize("wrong", [["record"], ["report"], ["report", "x", "--queue", "y"]])
+def test_commands_that_name_no_place_or_two_are_refused(capfd, monkeypatch, tmp_path, wrong):
+    shell = Shell(capfd, monkeypatch, tmp_path / "data")
+    shell("trace", *wrong, code=1)
+    assert "race" in shell.err
+
+
+def test_made_up_traces_come_out_as_they_were_made_up(spark, tmp_path):
+    from ringdove.bench import traces as bench
+
+    told = bench.run(tmp_path, rows=8_000, queues=2, master="local[2]")
+    assert told["figures"] == "as made up"
+    assert (told["producers"], told["queues"]) == (2 * 17, 2)

@@ -6,6 +6,7 @@ get their arguments as JSON and answer one JSON line on standard output.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -36,6 +37,21 @@ def cpu_s(pid: int) -> float:
     # Not every kernel counts that finely.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def tree_cpu_s(pid: int) -> float:
+    """Seconds of processor time of a process and all below it, also of those that have ended."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # It has just ended.
+            fields = path.read_text().rpartition(")")[2].split()
+            parents[int(path.parent.name)] = int(fields[1])
+            ticks[int(path.parent.name)] = sum(map(int, fields[11:15]))
+    found = {pid}
+    while below := {own for own, parent in parents.items() if parent in found} - found:
+        found |= below
+    return sum(ticks.get(own, 0) for own in found) / _TICKS_PER_S
 
 
 class ServerProcess:

@@ -261,6 +261,31 @@ def sqs(
     _report(bench.run(dir, connections, seconds, parked, quick=quick), json, plot, "sqs")
 
 
+@app.command
+def traces(
+    *,
+    rows: int = 10_000_000,
+    queues: int = 4,
+    master: str = "local[2]",
+    dir: Dir = None,
+    json: JsonFlag = False,
+) -> None:
+    """Trace analytics on Spark over traces that were made up, with a count that must come out.
+
+    Parameters
+    ----------
+    rows
+        Rows of the traces; half of them sends.
+    queues
+        Queues that they are of.
+    master
+        Where Spark runs.
+    """
+    from ringdove.bench import traces as bench
+
+    _report(bench.run(dir, rows, queues, master), json)
+
+
 def _report(
     result: dict[str, Any], as_json: bool, plot: Path | None = None, kind: str = ""
 ) -> None:

@@ -126,7 +126,7 @@ def report(
     if html is not None:
         from ringdove.tracing.page import render
 
-        html.write_text(render(found, f"Traces of {path or queue}"))
+        html.write_text(render(found, f"Trace report: {path or queue}"))
         say(f"The page is in {html}.")
     if json:
         emit_json(found)

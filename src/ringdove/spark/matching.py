@@ -33,6 +33,9 @@ MESSAGES = pa.schema(
 )
 
 
+_PACKED_MAX = 2**62
+
+
 class _Events(NamedTuple):
     """Sends or receives: which message, when, and who with which number."""
 
@@ -94,9 +97,12 @@ def sorting(*keys: Ints) -> Ints:
         if packed and span <= room:
             packed[-1] = packed[-1] * span + (key - low)
             room //= span
-        else:
+        elif span <= _PACKED_MAX:
             packed.append(key - low)
-            room = 2**63 // span
+            room = _PACKED_MAX // span
+        else:
+            packed.append(key)
+            room = 0
     return np.argsort(packed[0]) if len(packed) == 1 else np.lexsort(packed[::-1])
 
 

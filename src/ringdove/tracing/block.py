@@ -81,7 +81,7 @@ class TraceBlock(msgspec.Struct, frozen=True, array_like=True):
             )
         try:
             block = _decoder.decode(body[4:])
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise RemoteProtocolError(f"A trace message is damaged: {error}.") from error
         block.check()
         return block

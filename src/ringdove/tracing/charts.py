@@ -13,6 +13,9 @@ _WIDTH, _HEIGHT = 560, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 12, 30
 _TICKS = 5
 
+#: Few bars need not fill the picture.
+_BAR_MAX = 60
+
 #: With more points than this, single ones are not marked.
 _MARKS_MAX = 120
 
@@ -37,7 +40,7 @@ class _Scale:
             self._low, self._high = float(low), float(max(high, low + 1))
         else:
             self.ticks = _round_ticks(max(values, default=0.0))
-            self._low, self._high = 0.0, self.ticks[-1]
+            self._low, self._high = 0.0, self.ticks[-1] or 1.0
 
     def y(self, value: float) -> float:
         """How far down a value is drawn."""
@@ -79,7 +82,7 @@ def bars(
 ) -> str:
     """Bars over names."""
     scale = _Scale(values, log=False)
-    step = (_WIDTH - _LEFT - _RIGHT) / max(1, len(xs))
+    step = min(_BAR_MAX, (_WIDTH - _LEFT - _RIGHT) / max(1, len(xs)))
     places = [_LEFT + step * (at + 0.5) for at in range(len(xs))]
     parts = [_grid(scale, tell), _names(places, xs)]
     floor = scale.y(0)
@@ -121,6 +124,7 @@ def _names(places: Sequence[float], names: Sequence[str]) -> str:
     return "".join(
         f'<text class="x" x="{places[at]:.1f}" y="{_HEIGHT - 10}">{escape(names[at])}</text>'
         for at in range(0, len(names), every)
+        if places[at] + room / 2 - 5 <= _WIDTH
     )
 
 
@@ -137,7 +141,7 @@ def _path(points: Sequence[tuple[float, float | None]]) -> str:
 def _round_ticks(most: float) -> list[float]:
     """Round values from 0 to beyond the largest."""
     if most <= 0:
-        return [0.0, 1.0]
+        return [0.0]
     rough = most / _TICKS
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
