@@ -2,6 +2,7 @@
 
 import shutil
 from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +17,11 @@ from ringdove.core.consistency import longest_increasing, measure
 from ringdove.errors import InvalidArgument
 from ringdove.spark import trace_sources
 from ringdove.spark.matching import sorting
-from ringdove.spark.tally import PERCENTILES, increasing_by_group
+from ringdove.spark.tally import FIGURES, PERCENTILES, increasing_by_group
 from ringdove.spark.traces import _rows, _sort_messages, _sort_rows, _tally, analyse
 from ringdove.tracing import Tracer
 from ringdove.tracing.parquet import SCHEMA
+from test_docs import python_blocks
 
 EXAMPLES = settings(
     deadline=None,
@@ -27,6 +29,7 @@ EXAMPLES = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 ON_SPARK = settings(EXAMPLES, max_examples=3)
+PAGE = Path(__file__).parent.parent.parent / "docs" / "traces.md"
 WINDOW_MS = 1
 QUEUES = ("a", "b", "never used")
 PARTIES = ("p", "q", "ä")
@@ -255,8 +258,9 @@ def test_traces_in_a_queue_become_figures_and_stay_there(spark, queue, file_url)
     rd, readings = queue
     trace_some(rd, readings, rd.create_queue("traces"))
     rd.close()
-    for _ in range(2):
-        check_some(analyse(trace_sources.from_queue(spark, file_url, "traces")).as_dict())
+    check_some(analyse(trace_sources.from_queue(spark, file_url, "traces")).as_dict())
+    with ringdove.connect(file_url) as rd:
+        assert rd.queue("traces").stats().messages == 2
 
 
 def test_a_row_that_was_stored_twice_counts_once(spark, queue, tmp_path):
@@ -317,3 +321,18 @@ def test_made_up_traces_come_out_as_they_were_made_up(spark, tmp_path):
     told = bench.run(tmp_path, rows=8_000, queues=2, master="local[2]")
     assert told["figures"] == "as made up"
     assert (told["producers"], told["queues"]) == (2 * 17, 2)
+
+
+def test_the_python_on_the_page_runs(spark, tmp_path, capfd):
+    scope = {"__name__": "page"}
+    for block in python_blocks(PAGE):
+        exec(block.replace("file:./ringdove-data", f"file:{tmp_path}"), scope)
+    assert capfd.readouterr().out.startswith("readings 2 0 ")
+    assert [outcome.result for outcome in scope["outcomes"]][:4] == [2.5, 3.5, 4.5, 1.25]
+
+
+def test_every_figure_is_explained_on_the_page():
+    text = PAGE.read_text()
+    names = [*FIGURES.names, *SCHEMA.names]
+    plain = [name for name in names if not name.startswith("latency")]
+    assert [name for name in plain if f"`{name}`" not in text] == []

@@ -101,6 +101,10 @@ class SentBatch(Sequence[Sent]):
         """Note that the messages at `positions` are at consecutive offsets of a stripe."""
         self._parts.append((positions, stripe, answer))
 
+    def parts(self) -> Sequence[tuple[Sequence[int], StripeId, Appended]]:
+        """What was noted by `add`."""
+        return self._parts
+
     @property
     def duplicates(self) -> int:
         """How many messages the queue had already."""

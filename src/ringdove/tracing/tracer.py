@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from ringdove.client.closing import Closable
 from ringdove.client.delivery import BaseBatch, BaseMessage
 from ringdove.client.sync import Queue
-from ringdove.controllers.sending import Sent
+from ringdove.controllers.sending import Sent, SentBatch
 from ringdove.errors import InvalidArgument
 from ringdove.tracing.block import INTACT, UNCHECKED, TraceBlock
 
@@ -205,9 +205,21 @@ def ids_of(messages: Named) -> list[bytes]:
             for prefix in (chunk.stripe.key(),)
             for offset in range(chunk.lo, chunk.hi)
         ]
+    if isinstance(messages, SentBatch):
+        return _sent_ids(messages)
     if isinstance(messages, bytes | Sent | BaseMessage):
         messages = [messages]
     return [found for message in messages if (found := _id(message)) is not None]
+
+
+def _sent_ids(batch: SentBatch) -> list[bytes]:
+    found: dict[int, bytes] = {}
+    for positions, stripe, (base, _) in batch.parts():
+        prefix = stripe.key()
+        if base >= 0:
+            for offset, position in enumerate(positions, base):
+                found[position] = prefix + offset.to_bytes(8, "big")
+    return [found[position] for position in sorted(found)]
 
 
 def _id(message: bytes | Sent | BaseMessage) -> bytes | None:
