@@ -200,7 +200,7 @@ p { color: var(--soft); margin: .2rem 0; max-width: 70ch; }
 .wide { overflow-x: auto; background: var(--card); border: 1px solid var(--rule);
   border-radius: 10px; }
 table { border-collapse: collapse; width: 100%; font-size: .86rem; }
-th, td { padding: .5rem .8rem; text-align: left; white-space: nowrap; }
+th, td { padding: .5rem .6rem; text-align: left; white-space: nowrap; }
 th { color: var(--soft); font-weight: 500; }
 tbody tr { border-top: 1px solid var(--rule); }
 td.n { font-variant-numeric: tabular-nums; }
