@@ -41,7 +41,7 @@ format: setup ## Put the source into its standard form.
 
 bench: setup ## Measure this machine (minutes).
 	@tools/get-program redis-server valkey-server
-	@for name in engine groups leases backlog e2e latency parked load sqs fabric traces; do \
+	@for name in engine groups leases backlog e2e latency parked load sqs fabric spark traces; do \
 	    $(BIN)/ringdove bench $$name || exit 1; done
 
 torture: setup ## Kill the engine and cut its power a thousand times each, kill servers, break a fabric (hours).

@@ -16,6 +16,8 @@ import msgspec
 from ringdove.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ringdove.server import ServerConfig
 
 #: Where data goes when nobody says otherwise.
@@ -56,6 +58,12 @@ def server_config(flags: dict[str, Any]) -> ServerConfig:
         return msgspec.convert({**written, **environment, **chosen}, ServerConfig, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"The server's configuration cannot be used: {error}.") from error
+
+
+def cache_directory(environ: Mapping[str, str]) -> Path:
+    """Where files of this user are kept that can be made or fetched again."""
+    cache = environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return Path(cache, "ringdove")
 
 
 def _environment() -> dict[str, Any]:

@@ -262,6 +262,43 @@ def sqs(
 
 
 @app.command
+def spark(
+    *,
+    messages: int = 20_000_000,
+    size: tuple[int, ...] = (100, 1000),
+    cores: tuple[int, ...] = (1, 2),
+    rounds: int = 1,
+    case: tuple[str, ...] = (),
+    kafka: bool = True,
+    quick: Quick = False,
+    dir: Dir = None,
+    json: JsonFlag = False,
+) -> None:
+    """Spark reads from a running server, and writes to it; beside tuples, and beside Kafka.
+
+    Parameters
+    ----------
+    messages
+        Messages of 100 bytes; of larger ones as many as make the same bytes.
+    size
+        Bytes of a message; may be given several times.
+    cores
+        Cores that Spark may use; may be given several times.
+    rounds
+        Runs of each kind; medians are given.
+    case
+        One figure instead of all, such as ringdove/batch/noop; may be given several times.
+    kafka
+        Fetch a Kafka (40 MB, once) and measure it too.
+    """
+    from ringdove.bench import spark as bench
+
+    if quick:
+        messages = min(messages, 2_000_000)
+    _report(bench.run(dir, messages, size, cores, rounds, case, with_kafka=kafka), json)
+
+
+@app.command
 def traces(
     *,
     rows: int = 10_000_000,

