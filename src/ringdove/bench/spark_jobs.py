@@ -237,9 +237,10 @@ class _Jobs:
         return reader.format(name).options(**options).load()
 
     def _made(self, rows: int) -> DataFrame:
-        """Rows that cost Spark little."""
+        """Rows that cost Spark next to nothing: one of two bodies."""
         numbers = self._spark.range(0, rows, 1, rows * self.size // _TASK_BYTES + 1)
-        return numbers.selectExpr(f"rpad(CAST(id AS STRING), {self.size}, 'x') AS body")
+        even, odd = (f"X'{letter * self.size}'" for letter in ("65", "6F"))
+        return numbers.selectExpr(f"IF(id % 2 = 0, {even}, {odd}) AS body")
 
     def _write(self, frame: DataFrame, way: str, name: str) -> None:
         """Append to a queue or topic."""
