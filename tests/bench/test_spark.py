@@ -12,11 +12,11 @@ from ringdove.errors import InvalidArgument, StoreUnavailable
 
 
 def test_a_short_run_does_what_was_chosen(tmp_path):
-    chosen = ["tuples/batch/noop", "ringdove/batch/queue", "ringdove/stream/count"]
+    chosen = ["ringdove/batch/queue", "tuples/stream/noop"]
     result = spark.run(tmp_path, 8_000, (100,), (1,), chosen=chosen)
     rows = result["spark"]
     assert ["/".join((row["way"], row["mode"], row["into"])) for row in rows] == chosen
-    assert [row["rows"] for row in rows] == [2_000, 2_000, 8_000]
+    assert [row["rows"] for row in rows] == [2_000, 2_000]
     assert result["kafka_left_out"] == "not asked for"
     assert not list(tmp_path.iterdir()), "something was left behind"
 

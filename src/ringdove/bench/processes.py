@@ -35,26 +35,19 @@ def cpu_s(pid: int) -> float:
     if threads:
         return sum(int(path.read_text().split()[0]) for path in threads) / 1e9
     # Not every kernel counts that finely.
-    return sum(map(int, _stat(pid)[11:13])) / _TICKS_PER_S
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
-def family_cpu_s(pid: int) -> dict[str, float]:
-    """Seconds of processor time of all that a process has started, by program."""
-    found: dict[str, float] = {}
+def family_cpu_s(pid: int) -> dict[tuple[str, int], float]:
+    """Seconds of processor time of all that a process has started, by program and process."""
+    found = {}
     for child in _children(pid):
         with contextlib.suppress(OSError):  # It may have ended meanwhile.
-            name = Path(f"/proc/{child}/comm").read_text().strip()
-            found[name] = found.get(name, 0) + cpu_s(child)
-            ended = sum(map(int, _stat(child)[13:15])) / _TICKS_PER_S
-            found["ended"] = found.get("ended", 0) + ended
-        for name, used in family_cpu_s(child).items():
-            found[name] = found.get(name, 0) + used
+            program = Path(f"/proc/{child}/comm").read_text().strip()
+            found[program, child] = cpu_s(child)
+        found |= family_cpu_s(child)
     return found
-
-
-def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat behind the program's name, which may have blanks itself."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def _children(pid: int) -> list[int]:

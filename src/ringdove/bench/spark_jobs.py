@@ -129,13 +129,10 @@ def _metered(jobs: _Jobs, case: Case, rows: int, server: int) -> dict[str, float
     began = time.perf_counter()
     jobs.run(case, rows)
     seconds = time.perf_counter() - began
-    used = {name: value - before.get(name, 0) for name, value in family_cpu_s(own).items()}
-    return {
-        "seconds": seconds,
-        "java": used.pop("java", 0),
-        "python": sum(used.values()),
-        "server": cpu_s(server) - server_before,
-    }
+    used = {"java": 0.0, "python": 0.0, "server": cpu_s(server) - server_before}
+    for (program, pid), value in family_cpu_s(own).items():
+        used["java" if program == "java" else "python"] += value - before.get((program, pid), 0)
+    return {"seconds": seconds, **used}
 
 
 class _Jobs:
