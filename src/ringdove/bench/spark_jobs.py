@@ -102,7 +102,7 @@ def measure(
 def _steady(jobs: _Jobs, case: Case, rows: int, rounds: int, server: int) -> dict[str, Any]:
     """What the second half of the rows costs."""
     half = rows // 2
-    jobs.run(case, half)
+    _metered(jobs, case, half, server)
     halves, wholes = [], []
     for _ in range(rounds):
         halves.append(_metered(jobs, case, half, server))
@@ -132,6 +132,7 @@ def _metered(jobs: _Jobs, case: Case, rows: int, server: int) -> dict[str, float
     used = {"java": 0.0, "python": 0.0, "server": cpu_s(server) - server_before}
     for (program, pid), value in family_cpu_s(own).items():
         used["java" if program == "java" else "python"] += value - before.get((program, pid), 0)
+    jobs.tidy()
     return {"seconds": seconds, **used}
 
 
@@ -153,6 +154,7 @@ class _Jobs:
         self._url = url
         self._broker = broker or ""
         self._messages = messages
+        self._written: str | None = None
         self._topic = f"readings-{uuid.uuid4().hex}"
         if broker:
             self._write(
@@ -167,6 +169,13 @@ class _Jobs:
             self._read(case, rows)
         else:
             self._stream(case, rows)
+
+    def tidy(self) -> None:
+        """Delete what a job wrote, when its time is taken."""
+        if self._written is not None:
+            with connect(self._url) as connection:
+                connection.delete_queue(self._written)
+            self._written = None
 
     def _read(self, case: Case, rows: int) -> None:
         frame = self._source(case, rows)
@@ -203,7 +212,7 @@ class _Jobs:
             queue = connection.create_queue(name)
             self._write(frame, case.way, name)
             _expect(rows, queue.stats().messages)
-            connection.delete_queue(name)
+            self._written = name
 
     def _source(self, case: Case, rows: int) -> DataFrame:
         """The last rows of the queue or topic."""
