@@ -34,6 +34,12 @@ if TYPE_CHECKING:
     from ringdove.core.block import Block
     from ringdove.spark.options import Options
 
+#: Bytes of one fetch: what the processor's cache still holds when it is handed on to Spark.
+_FETCH_BYTES = 2 * limits.BLOCK_BYTES_TARGET
+
+#: Messages of the first fetch, before it is known how large they are.
+_FETCH_MESSAGES = limits.BLOCK_MESSAGES_TARGET
+
 #: An offset per stripe.
 Positions = dict[StripeId, int]
 
@@ -113,7 +119,7 @@ def _floor(own: StripeStats, subscription: str) -> int:
 def _blocks(backend: Backend, own: Range, *, skip: bool) -> Iterator[tuple[Block, int, int]]:
     """The blocks of a range, each with the part that is in it; the next are fetched meanwhile."""
     stripe, start, end = own
-    ahead = _fetch(backend, own, skip=skip)
+    ahead = _fetch(backend, own, _FETCH_MESSAGES, skip=skip)
     while start < end:
         blocks = ahead.finish()
         if not blocks:
@@ -125,7 +131,8 @@ def _blocks(backend: Backend, own: Range, *, skip: bool) -> Iterator[tuple[Block
             )
         following = blocks[-1].end
         if following < end:
-            ahead = _fetch(backend, Range(stripe, following, end), skip=skip)
+            most = _FETCH_BYTES * sum(b.count for b in blocks) // sum(b.nbytes for b in blocks)
+            ahead = _fetch(backend, Range(stripe, following, end), most, skip=skip)
         for block in blocks:
             first, last = max(start, block.base), min(end, block.end)
             if first < last:
@@ -133,8 +140,8 @@ def _blocks(backend: Backend, own: Range, *, skip: bool) -> Iterator[tuple[Block
         start = following
 
 
-def _fetch(backend: Backend, own: Range, *, skip: bool) -> Started[list[Block]]:
-    most = min(own.end - own.start, limits.LEASE_MESSAGES_MAX)
+def _fetch(backend: Backend, own: Range, most: int, *, skip: bool) -> Started[list[Block]]:
+    most = max(1, min(own.end - own.start, most, limits.LEASE_MESSAGES_MAX))
     fetch = start_work(backend.read(own.stripe, own.start, most, skip_trimmed=skip))
     fetch.begin()
     return fetch
