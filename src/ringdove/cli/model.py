@@ -1,0 +1,87 @@
+"""The command `model`: queues on paper, before there are any."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from ringdove.cli.output import emit_json, tables
+from ringdove.cli.queues import JsonFlag
+from ringdove.cli.values import duration_ms
+
+app = App(name="model", help="Predict delays and throughput with formulas and simulations.")
+
+Rate = Annotated[float, Parameter(help="Messages per second.")]
+ServiceRate = Annotated[float, Parameter(help="Messages per second that a busy thread serves.")]
+Threads = Annotated[int, Parameter(help="Threads of the sender and of the broker.")]
+Reliability = Annotated[float, Parameter(help="The chance that a delivery succeeds.")]
+Link = Annotated[str, Parameter(help="One way through the network, for example 5ms.")]
+Timeout = Annotated[
+    str | None, Parameter(help="Failed deliveries wait out this visibility timeout, e.g. 30s.")
+]
+OwnThreads = Annotated[int | None, Parameter(help="If other than --threads.")]
+
+
+@app.command
+def closed_form(
+    *,
+    rate: Rate = 30.3,
+    service_rate: ServiceRate = 10,
+    threads: Threads = 5,
+    reliability: Reliability = 1.0,
+    sender_threads: OwnThreads = None,
+    broker_threads: OwnThreads = None,
+    link: Link = "0",
+    timeout: Timeout = None,
+    variation: float = 1.0,
+    json: JsonFlag = False,
+) -> None:
+    """Delay, waiting numbers and utilisation of senders, broker and receivers, by formula.
+
+    Example: `ringdove model closed-form --rate 30.3 --threads 5 --reliability 0.88`
+
+    Parameters
+    ----------
+    variation
+        Squared coefficient of variation of service times: 1 exponential, 1/k Erlang, 0 constant.
+    """
+    from ringdove.models.delivery import Delivery, report
+    from ringdove.models.stations import Service
+
+    service = Service(_inverse(service_rate), variation)
+    delivery = Delivery(
+        rate,
+        service,
+        service,
+        sender_threads or threads,
+        broker_threads or threads,
+        reliability,
+        duration_ms(link) / 1e3,
+        None if timeout is None else duration_ms(timeout) / 1e3,
+    )
+    _tell(report(delivery), json)
+
+
+def _inverse(service_rate: float) -> float:
+    from ringdove.errors import InvalidArgument
+
+    if service_rate <= 0:
+        raise InvalidArgument(f"The service rate is {service_rate}/s; it must be above 0.")
+    return 1 / service_rate
+
+
+def _tell(result: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        emit_json(result)
+    else:
+        tables({name: _short(value) for name, value in result.items()})
+
+
+def _short(value: Any) -> Any:
+    """Figures with as many digits as people read."""
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    if isinstance(value, list):
+        return [{name: _short(cell) for name, cell in row.items()} for row in value]
+    return value

@@ -1,0 +1,35 @@
+"""The commands that predict."""
+
+import json
+
+import pytest
+
+from cli.shell import Shell
+from ringdove.cli import EXIT_REFUSED
+
+
+@pytest.fixture
+def shell(capfd, monkeypatch):
+    return Shell(capfd, monkeypatch)
+
+
+def test_closed_form_answers_in_json(shell):
+    out = shell(
+        "model", "closed-form", "--rate", "30.3", "--service-rate", "10", "--threads", "4",
+        "--reliability", "0.88", "--json",
+    )  # fmt: skip
+    assert round(json.loads(out)["sojourn_ms"], 2) == 412.38
+
+
+def test_closed_form_prints_a_table(shell):
+    assert "252.28" in shell("model", "closed-form", "--reliability", "0.88")
+
+
+def test_a_load_that_is_too_much_is_told(shell):
+    shell("model", "closed-form", "--threads", "3", code=EXIT_REFUSED)
+    assert "not stable" in shell.err
+
+
+def test_a_service_rate_of_nothing_is_told(shell):
+    shell("model", "closed-form", "--service-rate", "0", code=EXIT_REFUSED)
+    assert "service rate" in shell.err
