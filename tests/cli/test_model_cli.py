@@ -33,3 +33,18 @@ def test_a_load_that_is_too_much_is_told(shell):
 def test_a_service_rate_of_nothing_is_told(shell):
     shell("model", "closed-form", "--service-rate", "0", code=EXIT_REFUSED)
     assert "service rate" in shell.err
+
+
+def test_petri_simulates_and_draws(shell, tmp_path):
+    out = shell(
+        "model", "petri", "--replications", "2", "--seconds", "20", "--warm", "5", "--in-order",
+        "--timeout", "1s", "--reliability", "0.9", "--draw", str(tmp_path / "net"), "--json",
+    )  # fmt: skip
+    found = {row["figure"]: row for row in json.loads(out)["petri"]}
+    assert found["delivery_ms"]["mean"] > 200
+    assert found["delivery_ms"]["plus_minus"] > 0
+    assert "Get_Oldest_Msg" in (tmp_path / "net" / "Broker.svg").read_text()
+
+
+def test_petri_prints_a_table(shell):
+    assert "broker_busy" in shell("model", "petri", "--replications", "2", "--seconds", "5")
