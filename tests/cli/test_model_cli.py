@@ -48,3 +48,11 @@ def test_petri_simulates_and_draws(shell, tmp_path):
 
 def test_petri_prints_a_table(shell):
     assert "broker_busy" in shell("model", "petri", "--replications", "2", "--seconds", "5")
+
+
+def test_dequeue_compares_methods(shell):
+    out = shell("model", "dequeue", "--seconds", "3", "--warm", "1", "--json")
+    found = json.loads(out)
+    assert [row["method"] for row in found["dequeue"]] == ["poll", "monitor", "retry", "wake"]
+    assert found["break_even_asks_per_s"] > 0
+    assert "retry" in shell("model", "dequeue", "--method", "retry", "--seconds", "1")

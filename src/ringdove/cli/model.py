@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
@@ -137,6 +137,79 @@ def _draw(in_order: bool, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for page in pages_of((IN_ORDER if in_order else OUT_OF_ORDER).page):
         (directory / f"{page.name}.svg").write_text(draw(page))
+
+
+@app.command
+def dequeue(
+    *,
+    method: Annotated[
+        tuple[Literal["poll", "monitor", "retry", "wake"], ...],
+        Parameter(help="May be given several times; by default all."),
+    ] = ("poll", "monitor", "retry", "wake"),
+    asks: float = 200.0,
+    sends: float = 100.0,
+    pause: str = "100ms",
+    stripes: int = 10,
+    senders: int = 10,
+    back_ends: int = 10,
+    controllers: int = 10,
+    seconds: float = 30.0,
+    warm: float = 10.0,
+    seed: int = 0,
+    json: JsonFlag = False,
+) -> None:
+    """The ways to dequeue from a fabric of many stripes: throughput, hits, delay, and work.
+
+    Costs are those of the document's table I. What a request does is decided by the same code that
+    a server runs.
+
+    Example: `ringdove model dequeue --asks 200 --pause 5s`
+
+    Parameters
+    ----------
+    asks
+        Requests per second of each back end (lambda).
+    sends
+        Messages per second of each sender.
+    pause
+        The pause of retry, and the period of monitor.
+    stripes
+        Stripes, each on a node of its own.
+    senders
+        Senders, each with at most two messages on their way.
+    back_ends
+        Back ends, each with at most two requests outstanding.
+    controllers
+        Controllers that serve the back ends; 1: a single server.
+    seconds
+        Simulated seconds.
+    warm
+        Simulated seconds before them that do not count.
+    seed
+        For the chance of the run.
+    """
+    from ringdove.models.costs import Costs, break_even_per_s
+    from ringdove.models.fabric import Load, simulate
+
+    rows = []
+    for name in method:
+        load = Load(
+            method=name,
+            asks_per_s=asks,
+            sends_per_s=sends,
+            pause_s=duration_ms(pause) / 1e3,
+            stripes=stripes,
+            senders=senders,
+            back_ends=back_ends,
+            controllers=controllers,
+        )
+        rows.append({"method": name, **simulate(load, seed, seconds, warm)})
+    limit = break_even_per_s(Costs(), stripes, sends * senders, back_ends, load.tries, _PER_HIT)
+    _tell({"dequeue": rows, "break_even_asks_per_s": limit}, json)
+
+
+#: Messages per hit for the break-even rate: each visit finds what has come since the last one.
+_PER_HIT = 10.0
 
 
 def _inverse(service_rate: float) -> float:
