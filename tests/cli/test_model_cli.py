@@ -56,3 +56,10 @@ def test_dequeue_compares_methods(shell):
     assert [row["method"] for row in found["dequeue"]] == ["poll", "monitor", "retry", "wake"]
     assert found["break_even_asks_per_s"] > 0
     assert "retry" in shell("model", "dequeue", "--method", "retry", "--seconds", "1")
+
+
+def test_placement_compares_layouts(shell):
+    out = shell("model", "placement", "--servers", "7", "--neighbours", "--json")
+    found = {row["layout"]: row for row in json.loads(out)["placement"]}
+    assert found["counter-rotating"]["load_worst"] == 2
+    assert found["same direction"]["load_worst"] == 3

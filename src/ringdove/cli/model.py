@@ -212,6 +212,40 @@ def dequeue(
 _PER_HIT = 10.0
 
 
+@app.command
+def placement(
+    *,
+    servers: Annotated[tuple[int, ...], Parameter(help="May be given several times.")] = (5, 50),
+    failures: int = 2,
+    neighbours: Annotated[bool, Parameter(negative="")] = False,
+    seed: int = 0,
+    json: JsonFlag = False,
+) -> None:
+    """Rings and other layouts after failures: load of the busiest server, and data at risk.
+
+    Example: `ringdove model placement --servers 5 --servers 100 --failures 2 --neighbours`
+
+    Parameters
+    ----------
+    failures
+        Servers that fail at once.
+    neighbours
+        Servers next to each other fail, not any.
+    seed
+        For layouts and failures that are drawn at random.
+    """
+    from ringdove.models.placement import LAYOUTS, place, study
+
+    rows = []
+    for count in servers:
+        for layout in LAYOUTS:
+            placed = place(layout, count, seed)
+            found = study(placed, failures, neighbours=neighbours, seed=seed)
+            chance = {"loss_chance_of_3": placed.loss_chance}
+            rows.append({"servers": count, "layout": layout, **found, **chance})
+    _tell({"placement": rows}, json)
+
+
 def _inverse(service_rate: float) -> float:
     from ringdove.errors import InvalidArgument
 
