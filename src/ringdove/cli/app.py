@@ -16,6 +16,7 @@ from ringdove.cli import (
     demo,
     messages,
     model,
+    plan,
     queues,
     serve,
     session,
@@ -52,7 +53,7 @@ app.command(model.app)
 for command in (
     messages.send, messages.receive, messages.peek, messages.replay,
     messages.ack, messages.release, messages.extend,
-    care.stats, care.fsck, care.backup, care.compact, demo.demo, serve.serve,
+    care.stats, care.fsck, care.backup, care.compact, demo.demo, plan.plan, serve.serve,
 ):  # fmt: skip
     app.command(command)
 
