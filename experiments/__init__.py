@@ -12,5 +12,5 @@ NAMES = (
     "kvs", "store-and-forward", "slowdown", "rings",
     "dequeue-throughput", "dequeue-hits", "dequeue-batches", "sleep-time", "placement",
     "spread", "load", "faults",
-    "delivery-time", "waiting", "utilisation", "service-time", "arrival-rate",
+    "delivery-time", "waiting", "utilisation", "service-time", "arrival-rate", "reality", "planned",
 )  # fmt: skip

@@ -15,16 +15,20 @@ if TYPE_CHECKING:
 def run(*, quick: bool = False, spark: bool = False) -> dict[str, Any]:
     """See the module."""
     rows = dequeuing.sweep(quick=quick, spark=spark)
+    return {"batches": rows, "beside": statements(rows)}
+
+
+def statements(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the document says of its figure, beside ours."""
     poll, monitor, retry = (at(rows, m, "messages_per_hit") for m in (POLL, MONITOR, RETRY))
     top = max(poll)
-    statements = [
+    return [
         beside("PMS above conventional from 100 on", "yes", share(monitor, poll, [100, 150, 200])),
         beside("RDS above conventional", "yes", share(retry, poll, list(poll))),
         beside("at the top: conventional", "least", poll[top]),
         beside("at the top: PMS", "more", monitor[top]),
         beside("at the top: RDS", "more", retry[top]),
     ]
-    return {"batches": rows, "beside": statements}
 
 
 def plot(result: dict[str, Any], path: Path) -> None:

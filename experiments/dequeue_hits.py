@@ -15,13 +15,17 @@ if TYPE_CHECKING:
 def run(*, quick: bool = False, spark: bool = False) -> dict[str, Any]:
     """See the module."""
     rows = dequeuing.sweep(quick=quick, spark=spark)
+    return {"hits": rows, "beside": statements(rows)}
+
+
+def statements(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the document says of its figure, beside ours."""
     poll, monitor, retry = (at(rows, method, "hit_rate") for method in (POLL, MONITOR, RETRY))
-    statements = [
+    return [
         beside("PMS below conventional from 100 on", "yes", share(poll, monitor, [100, 150, 200])),
         beside("RDS above conventional", "everywhere", share(retry, poll, list(poll))),
         beside("RDS above PMS", "everywhere", share(retry, monitor, list(poll))),
     ]
-    return {"hits": rows, "beside": statements}
 
 
 def plot(result: dict[str, Any], path: Path) -> None:

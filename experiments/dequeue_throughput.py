@@ -15,10 +15,15 @@ if TYPE_CHECKING:
 def run(*, quick: bool = False, spark: bool = False) -> dict[str, Any]:
     """See the module."""
     rows = dequeuing.sweep(quick=quick, spark=spark)
+    return {"throughput": rows, "beside": statements(rows)}
+
+
+def statements(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the document says of its figure, beside ours."""
     poll, monitor, retry = (at(rows, m, "delivered_per_s") for m in (POLL, MONITOR, RETRY))
     first, last = min(poll), max(poll)
     spread = 1 - min(retry.values()) / max(retry.values())
-    statements = [
+    return [
         beside("conventional at the top by the bottom", "less", ratio(poll[last], poll[first])),
         beside("RDS above conventional", "everywhere", share(retry, poll, list(poll))),
         beside("RDS above PMS", "everywhere", share(retry, monitor, list(poll))),
@@ -26,7 +31,6 @@ def run(*, quick: bool = False, spark: bool = False) -> dict[str, Any]:
         beside("RDS by conventional at the top", 1.8, ratio(retry[last], poll[last])),
         beside("PMS above conventional from 100 on", "yes", share(monitor, poll, [100, 150, 200])),
     ]
-    return {"throughput": rows, "beside": statements}
 
 
 def plot(result: dict[str, Any], path: Path) -> None:
