@@ -22,8 +22,8 @@ SERVERS = (5, 10, 20, 50, 100, 200, 500)
 _FAILURES = 2
 
 
-def run(*, quick: bool = False, spark: bool = False) -> dict[str, Any]:  # noqa: ARG001
-    """Every layout at every size; there is too little to fan out."""
+def run(*, quick: bool = False) -> dict[str, Any]:
+    """Every layout at every size."""
     rows = []
     for servers in watched(SERVERS[:3] if quick else SERVERS, "servers"):
         for layout in LAYOUTS:

@@ -47,7 +47,7 @@ CASES = (
 _WANTED = 0.25
 
 
-def run(*, quick: bool = False, spark: bool = False) -> dict[str, Any]:  # noqa: ARG001
+def run(*, quick: bool = False) -> dict[str, Any]:
     """All three at once on one server."""
     plans = [case.plan() for case in CASES]
     scenes = [

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ringdove.errors import InvalidArgument
 from ringdove.models.replications import fan_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    Results = list[list[dict[str, Any]]]
 
 S = TypeVar("S")
 
@@ -18,8 +22,31 @@ def replicate(
     seeds: Sequence[int],
     *,
     spark: bool = False,
-) -> list[list[dict[str, Any]]]:
+) -> Results:
     """Results by point, in the order of the seeds; the same numbers either way."""
-    if not spark:
-        return fan_out(function, grid, seeds)
-    raise NotImplementedError
+    return _on_spark(function, grid, seeds) if spark else fan_out(function, grid, seeds)
+
+
+def _on_spark(
+    function: Callable[[S, int], dict[str, float]], grid: Sequence[S], seeds: Sequence[int]
+) -> Results:
+    try:  # An extra: it may not be installed.
+        session = importlib.import_module("ringdove.spark.session").session()
+        sweep = importlib.import_module("ringdove.spark.sweep").sweep
+    except ImportError as error:
+        raise InvalidArgument("--spark needs Spark: pip install 'ringdove[spark]'.") from error
+    points = [{"point": point} for point in grid]
+
+    def call(point: S, seed: int) -> dict[str, float]:
+        return function(point, seed)  # Whatever the function calls its first parameter.
+
+    try:
+        outcomes = sweep(call, points, seeds=seeds, spark=session)
+    finally:
+        session.stop()
+    for outcome in outcomes:
+        if outcome.failure is not None:
+            raise InvalidArgument(f"A run failed: {outcome.failure.error}")
+    each = len(seeds)
+    found = [outcome.result for outcome in outcomes]
+    return [found[at : at + each] for at in range(0, len(found), each)]
