@@ -34,7 +34,7 @@ LAYOUTS = ("single", "same direction", "counter-rotating", "random", "copysets")
 COPIES = 3
 
 #: Sets of failed servers up to which all are tried, and drawn at random beyond.
-_TRIED_MAX = 20_000
+_TRIED_MAX = 5_000
 
 
 @dataclass(frozen=True, slots=True)
