@@ -63,3 +63,12 @@ def test_placement_compares_layouts(shell):
     found = {row["layout"]: row for row in json.loads(out)["placement"]}
     assert found["counter-rotating"]["load_worst"] == 2
     assert found["same direction"]["load_worst"] == 3
+
+
+def test_scaling_is_linear_until_work_does_not_spread(shell):
+    [one, ten] = json.loads(
+        shell("model", "scaling", "--servers", "1", "--servers", "10", "--json")
+    )["scaling"]
+    assert ten["saturated_per_s"] == 10 * one["saturated_per_s"]
+    assert ten["response_ms"] == one["response_ms"] > ten["response_of_one_line_ms"]
+    assert "saturated" in shell("model", "scaling", "--serial", "0.1", "--copy-time", "50us")

@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 
 from ringdove.cli.output import emit_json, tables
 from ringdove.cli.queues import JsonFlag
-from ringdove.cli.values import duration_ms
+from ringdove.cli.values import duration_ms, duration_s
 
 app = App(name="model", help="Predict delays and throughput with formulas and simulations.")
 
@@ -22,6 +22,7 @@ Link = Annotated[str, Parameter(help="One way through the network, for example 5
 Timeout = Annotated[
     str | None, Parameter(help="Failed deliveries wait out this visibility timeout, e.g. 30s.")
 ]
+Servers = Annotated[tuple[int, ...], Parameter(help="May be given several times.")]
 OwnThreads = Annotated[int | None, Parameter(help="If other than --threads.")]
 
 
@@ -215,7 +216,7 @@ _PER_HIT = 10.0
 @app.command
 def placement(
     *,
-    servers: Annotated[tuple[int, ...], Parameter(help="May be given several times.")] = (5, 50),
+    servers: Servers = (5, 50),
     failures: int = 2,
     neighbours: Annotated[bool, Parameter(negative="")] = False,
     seed: int = 0,
@@ -244,6 +245,51 @@ def placement(
             chance = {"loss_chance_of_3": placed.loss_chance}
             rows.append({"servers": count, "layout": layout, **found, **chance})
     _tell({"placement": rows}, json)
+
+
+@app.command
+def scaling(
+    *,
+    servers: Servers = (1, 10, 30, 50, 70),
+    message_time: str = "770us",
+    copy_time: str = "0",
+    copies: int = 1,
+    serial: float = 0.0,
+    load: float = 0.8,
+    json: JsonFlag = False,
+) -> None:
+    """Throughput and response time by servers, from what one of them spends on a message (B6).
+
+    Example: `ringdove model scaling --message-time 770us --servers 10 --servers 70`
+
+    Parameters
+    ----------
+    message_time
+        What a node spends on a message, sent and received; see `python -m experiments load`.
+    copy_time
+        What a further copy costs its node.
+    copies
+        Copies of a message, the master's included.
+    serial
+        The share of the work that does not spread over servers.
+    load
+        The share of saturation at which the response time is told.
+    """
+    from ringdove.models.scaling import NodeCosts, response_s, throughput_per_s
+
+    costs = NodeCosts(duration_s(message_time), duration_s(copy_time), copies, serial)
+    rows = []
+    for count in servers:
+        rate = throughput_per_s(costs, count)
+        apart, shared = (response_s(costs, count, load, shared=one) for one in (False, True))
+        rows.append({
+            "servers": count,
+            "saturated_per_s": rate,
+            "at_load_per_s": load * rate,
+            "response_ms": 1e3 * apart,
+            "response_of_one_line_ms": 1e3 * shared,
+        })  # fmt: skip
+    _tell({"scaling": rows}, json)
 
 
 def _inverse(service_rate: float) -> float:

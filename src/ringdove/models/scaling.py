@@ -57,9 +57,10 @@ def servers_for(costs: NodeCosts, rate_per_s: float, load_max: float = 0.8) -> i
     return max(1, math.ceil(busy * (1 - costs.serial) / (1 - costs.serial * busy)))
 
 
-def response_s(costs: NodeCosts, servers: int, rate_per_s: float, *, shared: bool = False) -> float:
-    """The mean response time: servers side by side, or with one line for all."""
+def response_s(costs: NodeCosts, servers: int, load: float, *, shared: bool = False) -> float:
+    """The mean response time at a share of saturation: side by side, or with one line for all."""
     service = Service(costs.message_s)
+    rate_per_s = load * service.rate_per_s
     if shared:
-        return Station(rate_per_s, service, servers, name="The fabric").sojourn_s
-    return Station(rate_per_s / servers, service, 1, name="A server").sojourn_s
+        return Station(servers * rate_per_s, service, servers, name="The fabric").sojourn_s
+    return Station(rate_per_s, service, 1, name="A server").sojourn_s
