@@ -54,7 +54,10 @@ def test_dequeue_compares_methods(shell):
     out = shell("model", "dequeue", "--seconds", "3", "--warm", "1", "--json")
     found = json.loads(out)
     assert [row["method"] for row in found["dequeue"]] == ["poll", "monitor", "retry", "wake"]
-    assert found["break_even_asks_per_s"] > 0
+    for row in found["dequeue"]:
+        nodes = sum(value for name, value in row.items() if name.startswith("nodes_busy"))
+        assert nodes == pytest.approx(10 * row["busy_share"], rel=0.3)
+        assert row["break_even_asks_per_s"] > 0
     assert "retry" in shell("model", "dequeue", "--method", "retry", "--seconds", "1")
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
 from ringdove.cli.output import emit_json, tables
 from ringdove.cli.queues import JsonFlag
 from ringdove.cli.values import duration_ms, duration_s
+
+if TYPE_CHECKING:
+    from ringdove.models.fabric import Load
 
 app = App(name="model", help="Predict delays and throughput with formulas and simulations.")
 
@@ -189,12 +193,10 @@ def dequeue(
     seed
         For the chance of the run.
     """
-    from ringdove.models.costs import Costs, break_even_per_s
-    from ringdove.models.fabric import Load, simulate
+    from ringdove.models.fabric import Load
 
-    rows = []
-    for name in method:
-        load = Load(
+    loads = [
+        Load(
             method=name,
             asks_per_s=asks,
             sends_per_s=sends,
@@ -204,13 +206,26 @@ def dequeue(
             back_ends=back_ends,
             controllers=controllers,
         )
-        rows.append({"method": name, **simulate(load, seed, seconds, warm)})
-    limit = break_even_per_s(Costs(), stripes, sends * senders, back_ends, load.tries, _PER_HIT)
-    _tell({"dequeue": rows, "break_even_asks_per_s": limit}, json)
+        for name in method
+    ]
+    rows = [_dequeued(load, seed, seconds, warm) for load in loads]
+    _tell({"dequeue": rows if json else _turned(rows, "method")}, json)
 
 
-#: Messages per hit for the break-even rate: each visit finds what has come since the last one.
-_PER_HIT = 10.0
+def _dequeued(load: Load, seed: int, seconds: float, warm_s: float) -> dict[str, Any]:
+    """A run, its work by the cost model, and the request rate at which misses begin to hurt."""
+    from ringdove.models.costs import break_even_per_s, work
+    from ringdove.models.fabric import simulate
+
+    found = simulate(load, seed, seconds, warm_s)
+    per_hit = max(1.0, found["messages_per_hit"])
+    misses = found["visits_per_s"] * (1 - found["hit_rate"])
+    spent = work(load.costs, found["sent_per_s"], misses, found["looks_per_s"], per_hit)
+    limit = break_even_per_s(
+        load.costs, load.stripes, found["sent_per_s"], load.back_ends, load.tries, per_hit
+    )
+    kinds = {f"nodes_busy_with_{name}": value for name, value in asdict(spent).items()}
+    return {"method": load.method, **found, **kinds, "break_even_asks_per_s": limit}
 
 
 @app.command
@@ -305,6 +320,14 @@ def _tell(result: dict[str, Any], as_json: bool) -> None:
         emit_json(result)
     else:
         tables({name: _short(value) for name, value in result.items()})
+
+
+def _turned(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """Rows as columns, for a table that would be too wide."""
+    figures = [figure for figure in rows[0] if figure != name]
+    return [
+        {"figure": figure} | {str(row[name]): row[figure] for row in rows} for figure in figures
+    ]
 
 
 def _short(value: Any) -> Any:
