@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.beside import beside
 from experiments.queueing import (
+    COLOURS,
     IN,
     OUT,
     RELIABILITIES,
@@ -101,7 +102,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
     for axes, (reliability, rows) in zip(panels, groups.items(), strict=True):
         for order in (OUT, IN):
             own = [row for row in rows if row["order"] == order]
-            draw(axes, own, "broker_threads", "delivery_ms", order, order)
+            draw(axes, own, "broker_threads", "delivery_ms", order, COLOURS[order])
         axes.set_title(f"reliability {reliability:.0%}")
         axes.set_xlabel("threads of sender and broker")
         axes.set_ylabel("mean delivery time (ms)")

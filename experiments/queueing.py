@@ -32,7 +32,7 @@ THREADS = range(4, 11)
 RELIABILITIES = (0.99, 0.88)
 
 OUT, IN = "out of order", "in order"
-_COLOURS = {OUT: "C0", IN: "C3"}
+COLOURS = {OUT: "C0", IN: "C3"}
 
 
 def closed(setup: Setup) -> Delivery | None:
@@ -124,10 +124,9 @@ def both_orders(points: Sequence[Setup]) -> list[Setup]:
     return [replace(point, in_order=in_order) for point in points for in_order in (False, True)]
 
 
-def draw(axes: Axes, rows: Sequence[Row], x: str, name: str, label: str, order: str) -> None:
+def draw(axes: Axes, rows: Sequence[Row], x: str, name: str, label: str, colour: str) -> None:
     """The simulation as a line with its band, the closed form as crosses."""
     at = [row[x] for row in rows]
-    colour = _COLOURS[order]
     axes.errorbar(
         at,
         [row[name] for row in rows],
@@ -138,9 +137,10 @@ def draw(axes: Axes, rows: Sequence[Row], x: str, name: str, label: str, order: 
     )
     known = [row for row in rows if row.get(f"{name}_closed") is not None]
     if known:
+        told = "closed form" in axes.get_legend_handles_labels()[1]
         axes.plot(
             [row[x] for row in known],
             [row[f"{name}_closed"] for row in known],
             "kx",
-            label="closed form",
+            label=None if told else "closed form",
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.beside import beside
 from experiments.injected import Scene, play
 from experiments.queueing import RELIABILITIES, THREADS, closed_figures, measure
+from ringdove.cli.output import watched
 from ringdove.models.visibility import Setup
 
 if TYPE_CHECKING:
@@ -24,15 +25,18 @@ _TEXTS = ("mean delivery time (ms)", "messages waiting", "sender's utilisation",
 
 
 def run(*, quick: bool = False, spark: bool = False) -> dict[str, Any]:
-    """Every number of threads, both reliabilities, all at once on one server."""
+    """Every number of threads, one after the other; both reliabilities at once on one server."""
     points = [
         Setup(sender_threads=n, broker_threads=n, reliability=q)
-        for q in RELIABILITIES
         for n in (THREADS if not quick else (5,))
+        for q in RELIABILITIES
     ]
     scenes = [_scene(point, seed) for seed, point in enumerate(points)]
-    seconds, warm_s = (2.0, 1.0) if quick else (100.0, 15.0)
-    found = play(scenes, seconds, warm_s)
+    spell = (2.0, 1.0) if quick else (60.0, 10.0)
+    together = len(RELIABILITIES)
+    found = []
+    for at in watched(range(0, len(scenes), together), "threads"):
+        found += play(scenes[at : at + together], *spell)
     simulated = measure(points, _NAMES, quick=quick, spark=spark)
     rows = []
     for point, real, model in zip(points, found, simulated, strict=True):

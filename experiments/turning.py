@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from experiments.beside import beside
-from experiments.queueing import OUT, closed, draw, inside, measure
+from experiments.queueing import closed, draw, inside, measure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,8 +74,8 @@ def plot(rows: list[Row], x: str, label: str, title: str, path: Path) -> None:
     texts = ("mean delivery time (ms)", "messages waiting", "broker's utilisation")
     names = ("delivery_ms", "waiting", "broker_utilisation")
     for axes, name, text in zip(panels, names, texts, strict=True):
-        for threads, own in grouped(rows, "broker_threads").items():
-            draw(axes, own, x, name, f"{threads} threads", OUT)
+        for at, (threads, own) in enumerate(grouped(rows, "broker_threads").items()):
+            draw(axes, own, x, name, f"{threads} threads", f"C{at}")
         axes.set_xlabel(label)
         axes.set_ylabel(text)
     panels[1].set_yscale("symlog", linthresh=0.01)

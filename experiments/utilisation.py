@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.beside import beside
 from experiments.queueing import (
+    COLOURS,
     IN,
     OUT,
     RELIABILITIES,
@@ -70,7 +71,14 @@ def plot(result: dict[str, Any], path: Path) -> None:
         for axes, kind in zip(panels[2 * at : 2 * at + 2], ("utilisation", "busy"), strict=True):
             for order in (OUT, IN):
                 own = [row for row in rows if row["order"] == order]
-                draw(axes, own, "broker_threads", f"broker_{kind}", f"broker, {order}", order)
+                draw(
+                    axes,
+                    own,
+                    "broker_threads",
+                    f"broker_{kind}",
+                    f"broker, {order}",
+                    COLOURS[order],
+                )
             own = [row for row in rows if row["order"] == OUT]
             axes.plot(
                 [row["sender_threads"] for row in own],

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.beside import beside
 from experiments.queueing import (
+    COLOURS,
     IN,
     OUT,
     RELIABILITIES,
@@ -75,7 +76,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
         rows = [r for r in result["waiting"] if r["varied"] == side and r["reliability"] == q]
         for order in (OUT, IN):
             own = [row for row in rows if row["order"] == order]
-            draw(axes, own, side, "waiting", order, order)
+            draw(axes, own, side, "waiting", order, COLOURS[order])
         axes.set_title(f"reliability {q:.0%}, six {_SIDES[side].replace('_', ' ')}")
         axes.set_xlabel(side.replace("_", " "))
         axes.set_ylabel("messages waiting")
