@@ -117,16 +117,21 @@ def _indented(lines: list[str], depth: int = 1) -> list[str]:
     return [_INDENT * depth + line for line in lines]
 
 
-def _wake(plan: Plan, numbers: list[int]) -> list[str]:
-    """Have transitions tried again."""
+def _wake(plan: Plan, place: int, numbers: list[int]) -> list[str]:
+    """Have transitions tried again, now that a place has a token.
+
+    One that also takes from a line which is empty cannot fire; it is woken when that gets a token.
+    """
     lines = []
     transitions = list(plan.flat.transitions.values())
     for number in numbers:
-        level = transitions[number].priority
+        transition = transitions[number]
+        others = {plan.places[take.place] for take in transition.takes if not take.by} - {place}
+        ready = "".join(f" and _line_{other}" for other in sorted(others))
         lines += [
-            f"if not _tried[{number}]:",
+            f"if not _tried[{number}]{ready}:",
             f"{_INDENT}_tried[{number}] = True",
-            f"{_INDENT}_todo[{level}].append({number})",
+            f"{_INDENT}_todo[{transition.priority}].append({number})",
         ]
     return lines
 
@@ -175,7 +180,7 @@ class _Adding:
                 f"_key = {self._place.key}",
                 "_entry = [token, False, _key, False]",
                 f"_index_{n}.setdefault(_key, []).append(_entry)",
-                *_wake(self._plan, self._plan.on_given[n]),
+                *_wake(self._plan, n, self._plan.on_given[n]),
             ]
         ready = self._ready(kept, first=arc.first)
         if self._kind == "both":
@@ -199,7 +204,7 @@ class _Adding:
             put = f"_index_{n}.setdefault({self._place.key}, []).append(token)"
         else:
             put = f"_line_{n}.{'appendleft' if first else 'append'}({kept})"
-        return [put, *_wake(self._plan, self._plan.on_ready[n])]
+        return [put, *_wake(self._plan, n, self._plan.on_ready[n])]
 
 
 @dataclass(slots=True)
