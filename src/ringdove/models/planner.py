@@ -175,8 +175,8 @@ def _enough(busy: float, load_max: float) -> int:
 
 
 def _least_controllers(plan: Plan) -> int:
-    return next(n for n in range(plan.controllers, 9 * plan.controllers) if
-                meets(replace(plan, controllers=n)))  # fmt: skip
+    counts = range(plan.controllers, 8 * plan.controllers + 1)
+    return next(count for count in counts if meets(replace(plan, controllers=count)))
 
 
 def meets(plan: Plan) -> bool:
