@@ -50,6 +50,12 @@ def test_out_of_order_agrees_with_the_closed_form(setup):
         assert estimate([run[name] for run in runs], 0.99, 4).covers(value), name
 
 
+def test_percentiles_are_those_of_the_simulation():
+    setup = Setup(sender_threads=6, broker_threads=6, reliability=0.88)
+    found = simulate(setup, seconds=600)["p99_ms"]
+    assert found == pytest.approx(1e3 * closed(setup).percentile_s(0.99), rel=0.1)
+
+
 def test_in_order_is_slower_and_works_as_much():
     setup = {"sender_threads": 6, "broker_threads": 6, "reliability": 0.88}
     loose = [simulate(Setup(**setup), seed) for seed in SEEDS]

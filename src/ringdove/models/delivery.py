@@ -18,7 +18,8 @@ when the service ends, (V - S)+, for exponential S with mean m: V - m (1 - exp(-
 thread, so the rest stays as it is.
 
 *Percentiles* treat the passages of one message as independent. They are not quite, where messages
-can overtake and come back; against simulation the 99th percentile is within a few percent.
+can overtake and come back: against simulation the 99th percentile is right within 2 % at moderate
+loads and 8 % too long at 86 % of saturation.
 """
 
 from __future__ import annotations

@@ -353,12 +353,13 @@ def simulate(
     simulation.run(warm_s)
     simulation.forget()
     simulation.run(warm_s + seconds)
-    times_s = simulation.seen("delivery_s")
+    times_s = sorted(simulation.seen("delivery_s"))
     sender_waiting = simulation.mean("produced")
     broker_waiting = simulation.mean("queue") - simulation.mean("invisible")
     return {
         "delivered": len(times_s),
         "delivery_ms": 1e3 * sum(times_s) / len(times_s) if times_s else 0.0,
+        "p99_ms": 1e3 * times_s[int(0.99 * len(times_s))] if times_s else 0.0,
         "waiting": sender_waiting + broker_waiting,
         "sender_waiting": sender_waiting,
         "broker_waiting": broker_waiting,
