@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ringdove.errors import InvalidArgument
@@ -30,20 +29,17 @@ def replicate(
 def _on_spark(
     function: Callable[[S, int], dict[str, float]], grid: Sequence[S], seeds: Sequence[int]
 ) -> Results:
-    try:  # An extra: it may not be installed.
-        session = importlib.import_module("ringdove.spark.session").session()
-        sweep = importlib.import_module("ringdove.spark.sweep").sweep
+    try:
+        from ringdove.spark.session import session
+        from ringdove.spark.sweep import sweep
     except ImportError as error:
         raise InvalidArgument("--spark needs Spark: pip install 'ringdove[spark]'.") from error
-    points = [{"point": point} for point in grid]
 
     def call(point: S, seed: int) -> dict[str, float]:
         return function(point, seed)  # Whatever the function calls its first parameter.
 
-    try:
-        outcomes = sweep(call, points, seeds=seeds, spark=session)
-    finally:
-        session.stop()
+    points = [{"point": point} for point in grid]
+    outcomes = sweep(call, points, seeds=seeds, spark=session())
     for outcome in outcomes:
         if outcome.failure is not None:
             raise InvalidArgument(f"A run failed: {outcome.failure.error}")
