@@ -78,6 +78,13 @@ def test_a_seed_repeats_a_run():
     assert simulate(load, 3, 5, 1) != simulate(load, 4, 5, 1)
 
 
+def test_who_waits_is_called_by_what_arrives():
+    rare = simulate(Load("wake", 50.0, 0.5, controllers=1), seconds=60)
+    assert rare["delivered_per_s"] == pytest.approx(rare["sent_per_s"])
+    # An append, a visit and a message; two of them where messages meet.
+    assert 22 <= rare["delay_ms"] < 44
+
+
 def test_the_documents_shapes():
     def at(method, asks, pause_s=0.1):
         return simulate(Load(method, asks, pause_s=pause_s), 0, 20, 10)

@@ -12,7 +12,7 @@ fabric that could carry the load if it made no visits in vain, and cannot with t
 What a request does is decided by the machines of `core/dequeue.py`, the same that a controller
 runs. What surrounds them in a controller is modelled: each request begins one stripe further,
 counters are read once per period, `wake` does not visit stripes known to be empty, and an arrival
-calls one of those who wait at each controller.
+calls one of those who wait at each controller, or keeps one from waiting who is about to.
 """
 
 from __future__ import annotations
@@ -111,6 +111,8 @@ class Fabric:
         self.settings = load.settings
         self.timeline = Timeline()
         self.tally = _Tally()
+        #: Messages that ever arrived.
+        self.arrivals = 0
         self.stripes = [_Stripe(self.timeline) for _ in range(load.stripes)]
         self.controllers = [_Controller(self, number) for number in range(load.controllers)]
         chance = random.Random(seed)
@@ -123,6 +125,7 @@ class Fabric:
     def arrived(self, stripe: _Stripe) -> None:
         """A message was stored: each controller calls one of those who wait."""
         stripe.arrived += 1
+        self.arrivals += 1
         for controller in self.controllers:
             controller.call_next()
 
@@ -253,6 +256,8 @@ class _Request:
         #: Whether a stripe that it visited has more.
         self._left = False
         self._parked = 0
+        #: Messages that had arrived when the round began.
+        self._seen = self._fabric.arrivals
 
     @property
     def _now_ms(self) -> int:
@@ -321,8 +326,12 @@ class _Request:
                 self._parked += 1
                 self._controller.lobby.pop(self, None)
                 self._first = self._controller.turn()
+                self._seen = self._fabric.arrivals
                 self._do(self._call.woken(self._now_ms))
 
+        if park.watch and self._fabric.arrivals > self._seen:
+            self._fabric.timeline.after(0, wake)  # Something has come meanwhile.
+            return
         if park.watch:
             self._controller.lobby[self] = wake
         assert park.until_ms is not None  # Every request has a deadline.
