@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as codec
 import time
-import urllib.request
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -238,6 +237,8 @@ def _watch(scrape: Callable[[], str], over_s: float) -> list[Scrape]:
 
 
 def _fetch(url: str, token: str | None) -> str:
+    import urllib.request
+
     if not url.startswith(("http://", "https://")):
         raise InvalidArgument(f"{url!r} is no http:// or https:// address of a server.")
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}

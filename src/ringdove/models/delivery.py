@@ -14,8 +14,8 @@ gives `(1-p) n2 mu2`. The printed form is kept, as `printed_s`, to be compared.
 *The visibility timeout.* The document's formula lets a failed delivery come again at once. In truth
 nobody knows that it failed: the message stays hidden until its timeout, counted from the moment the
 broker took it up, has passed. `timeout_s` adds that wait: per failure what is left of the timeout
-when the service ends, (V - S)+, for exponential S with mean m: V - m (1 - exp(-V/m)). It loads no
-thread, so the rest stays as it is.
+when the service ends, (V - S)+, for exponential S with mean m: V - m (1 - exp(-V/m)), which is also
+taken for other distributions than constant ones. It loads no thread, so the rest stays as it is.
 
 *Percentiles* treat the passages of one message as independent. They are not quite, where messages
 can overtake and come back: against simulation the 99th percentile is right within 2 % at moderate
