@@ -8,4 +8,9 @@ reports next to what was found here.
 from __future__ import annotations
 
 #: In the order of the documents. The module has the same name, with underscores.
-NAMES = ("kvs", "store-and-forward", "slowdown", "rings", "spread", "load", "faults")
+NAMES = (
+    "kvs", "store-and-forward", "slowdown", "rings",
+    "dequeue-throughput", "dequeue-hits", "dequeue-batches", "sleep-time", "placement",
+    "spread", "load", "faults",
+    "delivery-time", "waiting", "utilisation", "service-time", "arrival-rate", "reality", "planned",
+)  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json as codec
 import sys
 from pathlib import Path
@@ -29,6 +30,7 @@ def run(
     json: Path | None = None,
     plot: Path | None = None,
     quick: Annotated[bool, Parameter(negative="")] = False,
+    spark: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Run an experiment and print its tables; without a name, list them.
 
@@ -42,6 +44,8 @@ def run(
         Draw a picture into this PNG file.
     quick
         A run of seconds, to see that it works; its figures mean little.
+    spark
+        Spread simulations over Spark, not over processes; the figures are the same.
     """
     if name is None:
         table(None, ["experiment", "what"], [[known, _title(known)] for known in NAMES])
@@ -50,7 +54,11 @@ def run(
         print(f"There is no experiment {name!r}; there are: {', '.join(NAMES)}.", file=sys.stderr)
         return EXIT_USAGE
     experiment = _module(name)
-    result: dict[str, Any] = experiment.run(quick=quick)
+    if spark and "spark" not in inspect.signature(experiment.run).parameters:
+        print(f"Experiment {name} runs real processes; there is nothing to spread over Spark.",
+              file=sys.stderr)  # fmt: skip
+        return EXIT_USAGE
+    result: dict[str, Any] = experiment.run(quick=quick, **({"spark": True} if spark else {}))
     if json is not None:
         json.write_text(codec.dumps(result, indent=1) + "\n")
     if plot is not None:

@@ -7,6 +7,7 @@ their own, and a scrape reads them.
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -65,6 +66,7 @@ class _Collector:
             "written_messages": ("Messages written to clients and streams.", native.messages_out),
             "appended_blocks": ("Blocks given to the store.", enqueuer.blocks),
             "joined_blocks": ("Of these, joined from several sends.", enqueuer.joined),
+            "cpu_seconds": ("Processor time of the server.", time.process_time()),
         }
         for name, (text, value) in counters.items():
             yield CounterMetricFamily(f"ringdove_{name}", text, value=value)

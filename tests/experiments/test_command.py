@@ -49,6 +49,11 @@ def test_an_unknown_name_is_answered_with_those_there_are(tiny, capsys):
     assert "'big'; there are: tiny" in capsys.readouterr().err
 
 
+def test_what_is_no_simulation_cannot_go_over_spark(tiny, capsys):
+    assert command.main(["tiny", "--spark"]) == 2
+    assert "nothing to spread over Spark" in capsys.readouterr().err
+
+
 def test_a_missing_server_is_told_in_one_line(monkeypatch, capsys):
     monkeypatch.setenv("PATH", "")
     assert command.main(["kvs", "--quick"]) == 3

@@ -15,6 +15,8 @@ from ringdove.cli import (
     dead,
     demo,
     messages,
+    model,
+    plan,
     queues,
     serve,
     session,
@@ -47,10 +49,11 @@ app.command(dead.app)
 app.command(bench.app)
 app.command(cluster.app)
 app.command(trace.app)
+app.command(model.app)
 for command in (
     messages.send, messages.receive, messages.peek, messages.replay,
     messages.ack, messages.release, messages.extend,
-    care.stats, care.fsck, care.backup, care.compact, demo.demo, serve.serve,
+    care.stats, care.fsck, care.backup, care.compact, demo.demo, plan.plan, serve.serve,
 ):  # fmt: skip
     app.command(command)
 

@@ -21,6 +21,16 @@ def duration_ms(text: str) -> int:
     return _scaled(text, _DURATIONS, "duration", "500ms, 30s, 5m, 2h or 4d")
 
 
+def duration_s(text: str) -> float:
+    """Seconds from 250us, 2ms, 1.5s and so on; finer than milliseconds."""
+    match = _NUMBER.fullmatch(text)
+    if match is not None and match[2].lower() == "us":
+        return float(match[1]) / 1e6
+    if match is not None and match[2].lower() in _DURATIONS:
+        return float(match[1]) * _DURATIONS[match[2].lower()] / 1e3
+    raise InvalidArgument(f"{text!r} is no duration: write for example 250us, 2ms or 1.5s.")
+
+
 def size_bytes(text: str) -> int:
     """Bytes from 4096, 64KiB, 10MB and so on."""
     return _scaled(text, _SIZES, "size", "4096, 64KiB or 10MB")
