@@ -15,6 +15,7 @@ from ringdove.cli import (
     dead,
     demo,
     messages,
+    pipeline,
     queues,
     serve,
     session,
@@ -47,6 +48,7 @@ app.command(dead.app)
 app.command(bench.app)
 app.command(cluster.app)
 app.command(trace.app)
+app.command(pipeline.app)
 for command in (
     messages.send, messages.receive, messages.peek, messages.replay,
     messages.ack, messages.release, messages.extend,

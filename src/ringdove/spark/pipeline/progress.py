@@ -1,0 +1,100 @@
+"""How an update goes, flow by flow; kept in a file so that others can see it, also afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+STATUS = "status.json"
+
+
+class Progress:
+    """What is told of a run; each change is written to the status file, whole or not at all."""
+
+    def __init__(self, storage: Path, changed: Callable[[Progress], None] = lambda _: None) -> None:
+        self._path = storage / STATUS
+        self._changed = changed
+        self._lock = threading.Lock()  # Spark tells of steps in a thread of its own.
+        self.flows: dict[str, dict[str, Any]] = {}
+        self.told: dict[str, Any] = {
+            "state": "starting", "pid": os.getpid(), "started_ms": _now_ms(), "updates": 0,
+            "error": None,
+        }  # fmt: skip
+        self._write()
+
+    def begin(self) -> None:
+        """An update begins."""
+        self.flows = {}
+        self._tell(state="running", update_ms=_now_ms())
+
+    def end(self, state: str, error: str | None = None) -> None:
+        """An update has ended: `waiting` for the next one, `done`, `failed` or `interrupted`."""
+        done = state in ("waiting", "done")
+        self._tell(
+            state=state,
+            updates=self.told["updates"] + done,
+            error=None if done else error or self.told["error"],
+        )
+
+    def flow_is(self, name: str, state: str) -> None:
+        """Spark says that a flow is queued, starting, running, completed, failed and so on."""
+        with self._lock:
+            self._flow(name)["state"] = state.lower()
+        self._tell()
+
+    def step(self, text: str) -> None:
+        """Spark's own account of a step of a flow, as JSON."""
+        found = json.loads(text)
+        operators = found.get("stateOperators", [])
+        with self._lock:
+            flow = self._flow(found["name"].split(".")[-1])
+            flow["rows"] += found["numInputRows"]
+            flow["ms"] += found["batchDuration"]
+            flow["duplicates"] += sum(
+                int(o.get("customMetrics", {}).get("numDroppedDuplicateRows", 0)) for o in operators
+            )
+            flow["late"] += sum(o["numRowsDroppedByWatermark"] for o in operators)
+        self._tell()
+
+    @property
+    def rows(self) -> int:
+        """Rows that this update has taken from the queue."""
+        return max((flow["rows"] for flow in self.flows.values()), default=0)
+
+    def _flow(self, name: str) -> dict[str, Any]:
+        return self.flows.setdefault(
+            name, {"state": "", "rows": 0, "ms": 0, "duplicates": 0, "late": 0}
+        )
+
+    def _tell(self, **changes: Any) -> None:
+        with self._lock:
+            self.told.update(changes)
+            self._write()
+        self._changed(self)
+
+    def _write(self) -> None:
+        self.told["updated_ms"] = _now_ms()
+        new = self._path.with_suffix(".new")
+        new.parent.mkdir(parents=True, exist_ok=True)
+        new.write_text(json.dumps({**self.told, "flows": self.flows}, indent=1))
+        new.replace(self._path)
+
+
+def read_status(storage: Path) -> dict[str, Any]:
+    """What the last run has told; empty before the first."""
+    try:
+        found: dict[str, Any] = json.loads((storage / STATUS).read_text())
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
