@@ -182,8 +182,7 @@ def _go(runner: Runner, projects: list[Project], pause_s: float | None) -> None:
     from ringdove.spark.pipeline.running import PipelineFailed
 
     failures = 0
-    shown = _Shown()
-    accounts = [Progress(project.storage, shown) for project in projects]
+    accounts = [Progress(project.storage, _Shown()) for project in projects]
     while True:
         for project, progress in zip(projects, accounts, strict=True):
             try:
@@ -227,19 +226,19 @@ def _update(runner: Runner, project: Project, progress: Progress, *, last: bool)
 
 
 class _Shown:
-    """Says which flow is at work, when that changes."""
+    """Says how the flow does that has made a step last."""
 
     def __init__(self) -> None:
         self._said = ""
 
     def __call__(self, progress: Progress) -> None:
-        steps = [
-            f"{name} {flow['rows']:,} rows, {flow['rows'] * 1000 // flow['ms']:,}/s"
-            for name, flow in progress.flows.items()
-            if flow["ms"] and flow["rows"]
-        ]
-        text = "; ".join(steps)
-        if text and text != self._said:
+        from ringdove.spark.pipeline.progress import rows_per_s
+
+        flow = progress.flows.get(progress.last or "")
+        if flow is None or not flow["rows"]:
+            return
+        text = f"  {progress.last}: {flow['rows']:,} rows, {rows_per_s(flow):,}/s"
+        if text != self._said:
             self._said = text
             say(text)
 
@@ -278,7 +277,9 @@ def status(directory: Path = HERE, *, json: JsonFlag = False) -> None:
             f"results {queues['results']:,}"
         )
     if found["tables"]:
-        rows = [[t["table"], t["rows"], t["files"], human_bytes(t["bytes"])] for t in found["tables"]]
+        rows = [
+            [t["table"], t["rows"], t["files"], human_bytes(t["bytes"])] for t in found["tables"]
+        ]
         table(None, ["table", "rows", "files", "size"], rows)
     if found["flows"]:
         table(None, list(found["flows"][0]), [list(flow.values()) for flow in found["flows"]])

@@ -6,17 +6,17 @@ Python workers. A body is one record without a header; what follows it makes it 
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
 import struct
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
-from pyspark.sql.functions import arrow_udf
+from pyspark.sql.pandas.functions import arrow_udf
 
 from ringdove.errors import InvalidArgument, RemoteProtocolError
-from ringdove.spark.pipeline.schema import avro_type
+from ringdove.spark.pipeline.schema import avro_type, plain_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Reader = Callable[["_Bytes"], Any]
 
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
 
 #: A number has ten bytes at most.
@@ -96,14 +96,19 @@ def avro_parser(schema: str) -> Callable[[Column], Column]:
     fields = json.loads(schema)["fields"]
     names = ", ".join(f"{field['name']}: {avro_type(field['type'])}" for field in fields)
     kind = pa.struct(
-        [*((field["name"], _arrow_type(field["type"])) for field in fields), ("_broken", pa.string())]
+        [
+            *((field["name"], _arrow_type(field["type"])) for field in fields),
+            ("_broken", pa.string()),
+        ]
     )
 
     def parse(bodies: pa.Array) -> pa.Array:
         return pa.array([_fields(schema, body) for body in bodies.to_pylist()], kind)
 
     parse.__annotations__ = {"bodies": pa.Array, "return": pa.Array}  # Spark looks at them.
-    return arrow_udf(parse, f"STRUCT<{names}, _broken: STRING>")
+    make = cast("Any", arrow_udf)  # Its own types know only some of the ways to call it.
+    made: Callable[[Column], Column] = make(parse, f"STRUCT<{names}, _broken: STRING>")
+    return made
 
 
 def _fields(schema: str, body: bytes) -> dict[str, Any]:
@@ -114,11 +119,8 @@ def _fields(schema: str, body: bytes) -> dict[str, Any]:
 
 
 def _arrow_type(kind: Any) -> pa.DataType:
-    """Arrow's type for a type of Avro that Spark has one for too."""
-    if isinstance(kind, list):
-        return _arrow_type(next(option for option in kind if option != "null"))
-    if isinstance(kind, str):
-        kind = {"type": kind}
+    """Arrow's type for a type of Avro."""
+    kind = plain_type(kind)
     name = kind["type"]
     if kind.get("logicalType") in _LOGICAL:
         return pa.date32() if kind["logicalType"] == "date" else pa.timestamp("us", tz="UTC")
@@ -128,7 +130,7 @@ def _arrow_type(kind: Any) -> pa.DataType:
         return pa.map_(pa.string(), _arrow_type(kind["values"]))
     if name == "record":
         return pa.struct([(f["name"], _arrow_type(f["type"])) for f in kind["fields"]])
-    return _ARROW[name] if isinstance(name, str) else _arrow_type(name)
+    return _ARROW[name]
 
 
 @lru_cache(maxsize=16)
@@ -143,7 +145,7 @@ def _make(kind: Any, named: dict[str, Reader]) -> Reader:
         return lambda data: _pick(options, data.number())(data)
     if isinstance(kind, str):
         if kind in named:
-            return lambda data: named[kind](data)
+            return named[kind]
         kind = {"type": kind}
     name = kind["type"]
     if not isinstance(name, str):
@@ -225,7 +227,7 @@ _ARROW = {
 }  # fmt: skip
 
 _LOGICAL: dict[str | None, Callable[[int], Any]] = {
-    "timestamp-millis": lambda ms: _EPOCH + datetime.timedelta(milliseconds=ms),
-    "timestamp-micros": lambda us: _EPOCH + datetime.timedelta(microseconds=us),
-    "date": lambda days: (_EPOCH + datetime.timedelta(days=days)).date(),
+    "timestamp-millis": lambda ms: _EPOCH + dt.timedelta(milliseconds=ms),
+    "timestamp-micros": lambda us: _EPOCH + dt.timedelta(microseconds=us),
+    "date": lambda days: (_EPOCH + dt.timedelta(days=days)).date(),
 }

@@ -33,7 +33,9 @@ def logged_files(table: Path) -> list[Path]:
     for entry in _numbered(table / _LOG):
         lines = entry.read_text().splitlines()[1:]
         adds = [json.loads(line) for line in lines]
-        named = [Path(unquote(urlsplit(add["path"]).path)) for add in adds if add["action"] == "add"]
+        named = [
+            Path(unquote(urlsplit(add["path"]).path)) for add in adds if add["action"] == "add"
+        ]
         found = named if entry.suffix == ".compact" else found + named
     return found
 

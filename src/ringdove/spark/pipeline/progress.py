@@ -23,6 +23,8 @@ class Progress:
         self._changed = changed
         self._lock = threading.Lock()  # Spark tells of steps in a thread of its own.
         self.flows: dict[str, dict[str, Any]] = {}
+        #: The flow that has made a step last.
+        self.last: str | None = None
         self.told: dict[str, Any] = {
             "state": "starting", "pid": os.getpid(), "started_ms": _now_ms(), "updates": 0,
             "error": None,
@@ -31,7 +33,7 @@ class Progress:
 
     def begin(self) -> None:
         """An update begins."""
-        self.flows = {}
+        self.flows, self.last = {}, None
         self._tell(state="running", update_ms=_now_ms())
 
     def end(self, state: str, error: str | None = None) -> None:
@@ -56,7 +58,8 @@ class Progress:
         with self._lock:
             flow = self._flow(found["name"].split(".")[-1])
             flow["rows"] += found["numInputRows"]
-            flow["ms"] += found["batchDuration"]
+            flow["ms"] += found["batchDuration"] if found["numInputRows"] else 0
+            self.last = found["name"].split(".")[-1]
             flow["duplicates"] += sum(
                 int(o.get("customMetrics", {}).get("numDroppedDuplicateRows", 0)) for o in operators
             )
@@ -65,8 +68,8 @@ class Progress:
 
     @property
     def rows(self) -> int:
-        """Rows that this update has taken from the queue."""
-        return max((flow["rows"] for flow in self.flows.values()), default=0)
+        """Messages that this update has taken from the queue."""
+        return int(self.flows.get("raw", {}).get("rows", 0))
 
     def _flow(self, name: str) -> dict[str, Any]:
         return self.flows.setdefault(
@@ -85,6 +88,11 @@ class Progress:
         new.parent.mkdir(parents=True, exist_ok=True)
         new.write_text(json.dumps({**self.told, "flows": self.flows}, indent=1))
         new.replace(self._path)
+
+
+def rows_per_s(flow: dict[str, Any]) -> int:
+    """How fast a flow is while it has something to do."""
+    return round(flow["rows"] * 1000 / flow["ms"]) if flow["ms"] else 0
 
 
 def read_status(storage: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import os
 import re
 import secrets
 import shutil
+import time
 import warnings
 from contextlib import redirect_stdout
 from io import StringIO
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql.streaming import StreamingQueryListener
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from ringdove.errors import InvalidArgument
 from ringdove.spark.pipeline.files import logged_files
@@ -46,6 +47,10 @@ _SERVED = {
     "spark.connect.grpc.binding.port": "0",
     "spark.sql.connect.serverStacktrace.enabled": "false",
 }
+
+#: Seconds for the Java of a run that was killed to end by itself.
+_ENDING_S_MAX = 60
+_LOOK_S = 0.1
 
 _DELTA = "io.delta.sql.DeltaSparkSessionExtension"
 
@@ -77,6 +82,7 @@ class Runner:
         chosen = {**own, **(settings or {}), **_SERVED, "spark.connect.authenticate.token": token}
         self._classic = session(master, chosen, name=f"ringdove pipeline {projects[0].name}")
         for project in projects:
+            self._hold(project)
             self._check_delta(project)
         self._spark = _client(self._port(), token)
         self._listener = _Listener()
@@ -115,6 +121,17 @@ class Runner:
                 raise PipelineFailed(_plainly(error)) from error
             finally:
                 self._listener.progress = None
+
+    def _hold(self, project: Project) -> None:
+        """Have Java hold the project: it writes, and may outlive a Python that was killed."""
+        file = self._java.java.io.RandomAccessFile(str(project.storage / "spark.lock"), "rw")
+        deadline_s = time.monotonic() + _ENDING_S_MAX
+        while file.getChannel().tryLock() is None:
+            if time.monotonic() > deadline_s:
+                raise InvalidArgument(
+                    f"Another Spark still works on pipeline {project.name!r}: end its Java first."
+                )
+            time.sleep(_LOOK_S)
 
     def _check_delta(self, project: Project) -> None:
         if not project.delta:

@@ -25,8 +25,8 @@ _AGAIN, _LOST, _SPOILT = 50, 200, 100
 _NOT_READINGS = (
     lambda good: good[: len(good) // 2],
     lambda good: good.replace(b'"kwh": ', b'"kwh": -'),
-    lambda good: b"\xff\xfe\x00 not even text",
-    lambda good: b'{"hello": "world"}',
+    lambda _: b"\xff\xfe\x00 not even text",
+    lambda _: b'{"hello": "world"}',
     lambda good: good.replace(b'"time": "2', b'"time": "3'),
 )
 
@@ -47,7 +47,9 @@ class Counts(NamedTuple):
     dead_letters: int
 
 
-def make_samples(count: int, end: datetime | None = None, seed: int = 7) -> tuple[list[Sample], Counts]:
+def make_samples(
+    count: int, end: datetime | None = None, seed: int = 7
+) -> tuple[list[Sample], Counts]:
     """About so many readings that end at a time, by default now, and what is among them."""
     chance = random.Random(seed)
     made: list[Sample] = []
@@ -88,7 +90,9 @@ def _readings(count: int, end: datetime, chance: random.Random) -> Iterator[Samp
 def _kwh(at: datetime, chance: random.Random) -> float:
     """More in the morning and in the evening; now and then somebody charges a car."""
     hour = at.hour + at.minute / 60
-    usual = 0.02 + 0.03 * math.exp(-((hour - 7.5) ** 2) / 4) + 0.05 * math.exp(-((hour - 19) ** 2) / 6)
+    usual = (
+        0.02 + 0.03 * math.exp(-((hour - 7.5) ** 2) / 4) + 0.05 * math.exp(-((hour - 19) ** 2) / 6)
+    )
     return round(usual * chance.uniform(0.7, 1.3) + (0.9 if chance.random() < 0.002 else 0), 4)
 
 

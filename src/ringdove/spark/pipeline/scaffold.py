@@ -22,12 +22,23 @@ METER_FIELDS = """
     device STRING, sequence BIGINT, time TIMESTAMP,
     kwh DOUBLE, voltage DOUBLE, signal_dbm INT
 """
-_METER_POSSIBLE = '{"kwh": (0, 100), "voltage": (0, 500), "signal_dbm": (-150, 0)}'
+_METER_POSSIBLE = """{
+    "kwh": (0, 100),
+    "voltage": (0, 500),
+    "signal_dbm": (-150, 0),
+}"""
 _METER_NORMAL = '{"voltage": (207, 253)}'
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _HOLE = re.compile(r"\{\{(\w+)\}\}")
 
+_SCHEMA = '''\
+#: The fields of a message's body.
+SCHEMA = """
+%s
+"""
+
+'''
 _PARSE_TEXT = '''\
 
 def parse(body: Column) -> Column:
@@ -36,8 +47,16 @@ def parse(body: Column) -> Column:
     return F.from_%s(body.cast("string"), SCHEMA + ", _broken STRING", options)
 '''
 _PARSE_AVRO = """\
-#: Reads a body by the same schema: one record in Avro's binary encoding, without a header.
+#: Reads a body by its schema: one record in Avro's binary encoding, without a header.
 parse = avro_parser(Path("schema.avsc").read_text())
+"""
+
+
+_DELTA = """
+  # Tables as Delta: Spark needs its jars, for example by
+  # spark.jars.packages: io.delta:delta-spark_2.13:VERSION
+  spark.sql.extensions: io.delta.sql.DeltaSparkSessionExtension
+  spark.sql.catalog.spark_catalog: org.apache.spark.sql.delta.catalog.DeltaCatalog
 """
 
 
@@ -111,7 +130,7 @@ def _words(plan: Plan) -> dict[str, str]:
         "window": plan.window,
         "late": plan.late,
         "tables": plan.tables,
-        "schema": schema.ddl,
+        "delta": _DELTA if plan.tables == "delta" else "",
         "device": schema.device,
         "sequence": schema.sequence,
         "time": schema.time,
@@ -120,24 +139,26 @@ def _words(plan: Plan) -> dict[str, str]:
         "possible": _METER_POSSIBLE if meters else "{}",
         "normal": _METER_NORMAL if meters else "{}",
         "time_expression": _time_expression(schema.type_of(schema.time)),
-        **_parsing(plan.format),
+        **_parsing(plan.format, schema),
     }
 
 
-def _parsing(form: Format) -> dict[str, str]:
+def _parsing(form: Format, schema: Schema) -> dict[str, str]:
     if form == "avro":
-        imports = "\nfrom ringdove.spark.pipeline.avro import avro_parser\n"
+        imports = "from ringdove.spark.pipeline.avro import avro_parser\n"
         return {
             "paths": "from pathlib import Path\n\n",
             "imports": imports,
+            "schema": "",
             "parse": _PARSE_AVRO,
-            "no_body": "no Avro of the schema",
+            "broken": 'F.concat(F.lit("the body is no Avro of the schema: "), fields["_broken"])',
         }
     return {
         "paths": "",
         "imports": "",
+        "schema": _SCHEMA % schema.ddl,
         "parse": _PARSE_TEXT % form,
-        "no_body": f"no {form.upper()} of the schema",
+        "broken": f'"the body is no {form.upper()} of the schema"',
     }
 
 

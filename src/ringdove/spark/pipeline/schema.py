@@ -57,7 +57,9 @@ class Schema(NamedTuple):
     @property
     def others(self) -> list[str]:
         """Fields that are neither of the three."""
-        return [f.name for f in self.fields if f.name not in (self.device, self.sequence, self.time)]
+        return [
+            f.name for f in self.fields if f.name not in (self.device, self.sequence, self.time)
+        ]
 
     @property
     def values(self) -> list[str]:
@@ -164,25 +166,33 @@ def _avro_record(text: str, path: Path) -> dict[str, Any]:
 
 def avro_type(kind: Any) -> str:
     """Spark's type for a type of Avro."""
+    kind = plain_type(kind)
+    name = kind["type"]
+    if kind.get("logicalType") in _AVRO_LOGICAL:
+        found = _AVRO_LOGICAL[kind["logicalType"]]
+    elif name == "array":
+        found = f"ARRAY<{avro_type(kind['items'])}>"
+    elif name == "map":
+        found = f"MAP<STRING, {avro_type(kind['values'])}>"
+    elif name == "record":
+        inner = ", ".join(f"{f['name']}: {avro_type(f['type'])}" for f in kind["fields"])
+        found = f"STRUCT<{inner}>"
+    elif name in _AVRO:
+        found = _AVRO[name]
+    else:
+        raise InvalidArgument(f"The Avro type {name!r} is not known, or one named before.")
+    return found
+
+
+def plain_type(kind: Any) -> dict[str, Any]:
+    """A type of Avro as an object, without the null that may join it."""
     if isinstance(kind, list):
         rest = [option for option in kind if option != "null"]
         if len(rest) != 1:
-            raise InvalidArgument(f"The Avro union {kind!r} has no type in Spark; only null may join.")
-        return avro_type(rest[0])
+            raise InvalidArgument(
+                f"The Avro union {kind!r} has no type in Spark; only null may join."
+            )
+        return plain_type(rest[0])
     if isinstance(kind, str):
-        kind = {"type": kind}
-    if kind.get("logicalType") in _AVRO_LOGICAL:
-        return _AVRO_LOGICAL[kind["logicalType"]]
-    name = kind["type"]
-    if not isinstance(name, str):
-        return avro_type(name)
-    if name == "array":
-        return f"ARRAY<{avro_type(kind['items'])}>"
-    if name == "map":
-        return f"MAP<STRING, {avro_type(kind['values'])}>"
-    if name == "record":
-        inner = ", ".join(f"{f['name']}: {avro_type(f['type'])}" for f in kind["fields"])
-        return f"STRUCT<{inner}>"
-    if name not in _AVRO:
-        raise InvalidArgument(f"The Avro type {name!r} is not known.")
-    return _AVRO[name]
+        return {"type": kind}
+    return dict(kind) if isinstance(kind["type"], str) else plain_type(kind["type"])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringdove.errors import QueueNotFound, RingdoveError
 from ringdove.spark.pipeline.files import position, table_files
-from ringdove.spark.pipeline.progress import read_status
+from ringdove.spark.pipeline.progress import read_status, rows_per_s
 from ringdove.spark.pipeline.project import Project, connected
 
 if TYPE_CHECKING:
@@ -83,8 +83,7 @@ def _queues(project: Project) -> dict[str, Any]:
 
 
 def _flow(name: str, flow: dict[str, Any]) -> dict[str, Any]:
-    rate = round(flow["rows"] * 1000 / flow["ms"]) if flow["ms"] else 0
     return {
-        "flow": name, "state": flow["state"], "rows": flow["rows"], "rows_per_s": rate,
+        "flow": name, "state": flow["state"], "rows": flow["rows"], "rows_per_s": rows_per_s(flow),
         "duplicates": flow["duplicates"], "late": flow["late"],
     }  # fmt: skip
