@@ -80,7 +80,9 @@ class Runner:
         }
         token = secrets.token_hex(16)
         chosen = {**own, **(settings or {}), **_SERVED, "spark.connect.authenticate.token": token}
-        self._classic = session(master, chosen, name=f"ringdove pipeline {projects[0].name}")
+        # What goes wrong in Spark is told by its events, or tried again by itself.
+        name = f"ringdove pipeline {projects[0].name}"
+        self._classic = session(master, chosen, name=name, log_level="off")
         for project in projects:
             self._hold(project)
             self._check_delta(project)

@@ -20,7 +20,7 @@ STEP = timedelta(minutes=5)
 _A_DAY = 24 * 12
 
 #: One in so many is sent again, lost on the way, or spoilt.
-_AGAIN, _LOST, _SPOILT = 50, 200, 100
+_AGAIN, _LOST, _SPOILT = 50, 1_000, 100
 
 _NOT_READINGS = (
     lambda good: good[: len(good) // 2],
