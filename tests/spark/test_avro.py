@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from ringdove.spark.pipeline.avro import AvroInvalid, decode
+from ringdove.errors import AvroInvalid
+from ringdove.spark.pipeline.avro import decode
 from spark.avro_bodies import double, number, text
 
 TANK = json.dumps(

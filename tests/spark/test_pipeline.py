@@ -10,17 +10,19 @@ import signal
 import statistics
 import subprocess
 from collections import Counter, defaultdict
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from pyarrow import parquet
 
 import ringdove
+from ringdove import serving
+from ringdove.errors import StoreLocked
 from ringdove.spark.pipeline.files import logged_files
-from ringdove.spark.pipeline.project import Project, connected
+from ringdove.spark.pipeline.progress import read_status
+from ringdove.spark.pipeline.project import Project
 from ringdove.spark.pipeline.sample import make_samples
-from ringdove.spark.pipeline.status import look
 from server.running import PROGRAM, ServerThread, run_command, wait_for
 from spark.avro_bodies import double, number, text
 
@@ -111,8 +113,23 @@ def rows(project, name):
 
 
 def bodies(project, queue):
-    with closing(connected(project.url)) as connection:
-        return [(m.body, m.attributes) for m in connection.queue(queue).replay()]
+    def connection():
+        try:
+            return ringdove.connect(project.url)
+        except StoreLocked:  # The server that Spark had is about to end.
+            return None
+
+    if project.url.startswith("file:"):
+        directory = Path(project.url.removeprefix("file:"))
+        wait_for(lambda: serving.find(directory) is None, "Spark's server to end", PATIENCE_S)
+    with wait_for(connection, "the directory to be free", PATIENCE_S) as rd:
+        return [(m.body, m.attributes) for m in rd.queue(queue).replay()]
+
+
+def status(project):
+    done = run_command("pipeline", "status", str(project.directory), "--json")
+    assert done.returncode == 0, done.stderr.decode()
+    return json.loads(done.stdout)
 
 
 def check_meters(project):
@@ -215,9 +232,7 @@ def test_an_unedited_project_runs_on_every_store(ran, store):
 
 
 def test_the_status_tells_how_far_a_project_is(ran):
-    found = json.loads(
-        run_command("pipeline", "status", str(ran["embedded"].directory), "--json").stdout
-    )
+    found = status(ran["embedded"])
     assert (found["state"], found["error"], found["updates"]) == ("done", None, 1)
     assert found["queues"]["lag"] == 0
     assert found["queues"]["dead_letters"] == COUNTS.dead_letters
@@ -270,7 +285,7 @@ def test_killed_and_run_again_nothing_is_missing_and_nothing_is_there_twice(tmp_
     send(url, "readings", MESSAGES)
     project = init(tmp_path / "meters", url, "readings")
     spec = project.directory / "spark-pipeline.yml"
-    spec.write_text(spec.read_text().replace('"1000000"', '"300"'))
+    spec.write_text(spec.read_text().replace('"500000"', '"300"'))
 
     def waits_for(process, pattern):
         def there():
@@ -283,18 +298,20 @@ def test_killed_and_run_again_nothing_is_missing_and_nothing_is_there_twice(tmp_
     first = start(project)
     waits_for(first, "*/*/raw/raw/0/commits/1")
     kill(first)
-    assert look(project)["state"] == "killed"
+    assert status(project)["state"] == "killed"
     second = start(project)
     waits_for(second, "dead_letters/refused/0/offsets/0")
     kill(second)
     third = start(project, "--continuous", "--every", "1s")
     try:
-        wait_for(lambda: look(project)["updates"] or third.poll(), "an update", PATIENCE_S)
+        wait_for(
+            lambda: read_status(project.storage)["updates"] or third.poll(), "an update", PATIENCE_S
+        )
         third.send_signal(signal.SIGINT)
         output = (project.directory / "output").read_text
         assert third.wait(PATIENCE_S) == 130, output()[-4000:]
     finally:
         if third.poll() is None:
             kill(third)
-    assert look(project)["state"] == "interrupted"
+    assert status(project)["state"] == "interrupted"
     check_meters(project)

@@ -14,7 +14,7 @@ from ringdove.cli import session
 from ringdove.cli.output import emit_json, human_age, human_bytes, say, table
 from ringdove.cli.queues import JsonFlag
 from ringdove.cli.values import duration_ms
-from ringdove.errors import InvalidArgument
+from ringdove.errors import InvalidArgument, PipelineFailed
 
 if TYPE_CHECKING:
     from ringdove.spark.pipeline.progress import Progress
@@ -179,7 +179,6 @@ def run(
 def _go(runner: Runner, projects: list[Project], pause_s: float | None) -> None:
     """Update the projects in turn; again after each pause, if there is one."""
     from ringdove.spark.pipeline.progress import Progress
-    from ringdove.spark.pipeline.running import PipelineFailed
 
     failures = 0
     accounts = [Progress(project.storage, _Shown()) for project in projects]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 from pyspark.sql.pandas.functions import arrow_udf
 
-from ringdove.errors import InvalidArgument, RemoteProtocolError
+from ringdove.errors import AvroInvalid, InvalidArgument
 from ringdove.spark.pipeline.schema import avro_type, plain_type
 
 if TYPE_CHECKING:
@@ -30,12 +30,6 @@ _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
 
 #: A number has ten bytes at most.
 _SHIFT_MAX = 63
-
-
-class AvroInvalid(RemoteProtocolError):
-    """A body is not what its Avro schema says."""
-
-    code = "avro_invalid"
 
 
 class _Bytes:

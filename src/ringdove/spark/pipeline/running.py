@@ -27,7 +27,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from ringdove.errors import InvalidArgument
+from ringdove.errors import InvalidArgument, PipelineFailed
 from ringdove.spark.pipeline.files import logged_files
 from ringdove.spark.pipeline.project import SPEC, Project, connected, make_queues
 from ringdove.spark.session import session
@@ -55,12 +55,6 @@ _LOOK_S = 0.1
 _DELTA = "io.delta.sql.DeltaSparkSessionExtension"
 
 _EVENT = re.compile(r"Flow (\S+) (?:is|has) ([A-Z]+)", re.DOTALL)
-
-
-class PipelineFailed(InvalidArgument):
-    """An update ended with an error; the next one goes on where it was."""
-
-    code = "pipeline_failed"
 
 
 class Runner:
