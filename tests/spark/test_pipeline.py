@@ -285,7 +285,8 @@ def test_killed_and_run_again_nothing_is_missing_and_nothing_is_there_twice(tmp_
     send(url, "readings", MESSAGES)
     project = init(tmp_path / "meters", url, "readings")
     spec = project.directory / "spark-pipeline.yml"
-    spec.write_text(spec.read_text().replace('"500000"', '"300"'))
+    # Many small steps, so that there is something to interrupt.
+    spec.write_text(spec.read_text().replace('"500000"', '"300"').replace('"8"', '"2"'))
 
     def waits_for(process, pattern):
         def there():

@@ -14,7 +14,7 @@ from ringdove.cli import session
 from ringdove.cli.output import emit_json, human_age, human_bytes, say, table
 from ringdove.cli.queues import JsonFlag
 from ringdove.cli.values import duration_ms
-from ringdove.errors import InvalidArgument, PipelineFailed
+from ringdove.errors import InvalidArgument, RingdoveError
 
 if TYPE_CHECKING:
     from ringdove.spark.pipeline.progress import Progress
@@ -180,30 +180,27 @@ def _go(runner: Runner, projects: list[Project], pause_s: float | None) -> None:
     """Update the projects in turn; again after each pause, if there is one."""
     from ringdove.spark.pipeline.progress import Progress
 
-    failures = 0
     accounts = [Progress(project.storage, _Shown()) for project in projects]
-    while True:
-        for project, progress in zip(projects, accounts, strict=True):
-            try:
-                _update(runner, project, progress, last=pause_s is None)
-                failures = 0
-            except PipelineFailed as error:
-                progress.end("failed", str(error))
-                failures += 1
-                if pause_s is None or failures >= _FAILURES_MAX:
-                    raise
-                say(f"{project.name}: {error}")
-            except KeyboardInterrupt:
-                progress.end("interrupted")
-                raise
-        if pause_s is None:
-            return
-        try:
-            time.sleep(min(pause_s * 2**failures, max(pause_s, _WAIT_S_MAX)))
-        except KeyboardInterrupt:
-            for progress in accounts:
-                progress.end("interrupted")
-            raise
+    failures = [0] * len(projects)
+    try:
+        while True:
+            for number, (project, progress) in enumerate(zip(projects, accounts, strict=True)):
+                try:
+                    _update(runner, project, progress, last=pause_s is None)
+                    failures[number] = 0
+                except RingdoveError as error:
+                    progress.end("failed", str(error))
+                    failures[number] += 1
+                    if pause_s is None or failures[number] >= _FAILURES_MAX:
+                        raise
+                    say(f"{project.name}: {error}")
+            if pause_s is None:
+                return
+            time.sleep(min(pause_s * 2 ** max(failures), max(pause_s, _WAIT_S_MAX)))
+    except KeyboardInterrupt:
+        for progress in accounts:
+            progress.end("interrupted")
+        raise
 
 
 def _update(runner: Runner, project: Project, progress: Progress, *, last: bool) -> None:
