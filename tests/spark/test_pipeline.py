@@ -165,8 +165,8 @@ def check_meters(project):
 
 def check_health(project):
     states = {row["device"]: row["state"] for row in rows(project, "health")}
-    assert states["meter-00001"] == "silent"
-    assert states["meter-00003"] == "bad"
+    assert states["meter-7-0001"] == "silent"
+    assert states["meter-7-0003"] == "bad"
     flags = Counter(flag for row in rows(project, "windows") for flag in row["flags"])
     assert flags["voltage is not normal"] > 10
     assert flags["voltage never changes"] > 10

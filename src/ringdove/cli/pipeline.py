@@ -105,6 +105,8 @@ def init(
 def sample(directory: Path = HERE, *, count: int = 20_000, seed: int = 7) -> None:
     """Send readings to try a project with: a day of a small fleet, with all that goes wrong in one.
 
+    Once is enough: to a pipeline that has seen the day, the readings of a second one are late.
+
     Parameters
     ----------
     directory
@@ -112,7 +114,7 @@ def sample(directory: Path = HERE, *, count: int = 20_000, seed: int = 7) -> Non
     count
         About how many.
     seed
-        Another seed makes other readings.
+        Another seed makes the readings of another fleet.
     """
     _need_spark()
     from ringdove.spark.pipeline.project import Project, connected

@@ -1,7 +1,8 @@
 """Readings to try a pipeline with: a day of a fleet of meters, with all that goes wrong in one.
 
 A few messages come twice, a few are no readings. One meter falls silent, one has a sensor that is
-stuck, one sits at the end of a weak line. The same seed makes the same readings.
+stuck, one sits at the end of a weak line. The same seed makes the same readings, another
+one those of another fleet.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def make_samples(
     chance = random.Random(seed)
     made: list[Sample] = []
     duplicates = dead = 0
-    for sample in _readings(count, end or datetime.now(UTC), chance):
+    for sample in _readings(count, end or datetime.now(UTC), seed):
         if chance.randrange(_SPOILT) == 0:
             spoil = _NOT_READINGS[dead % len(_NOT_READINGS)]
             made.append(sample._replace(body=spoil(sample.body)))
@@ -67,7 +68,8 @@ def make_samples(
     return made, Counts(len(made), len(made) - duplicates - dead, duplicates, dead)
 
 
-def _readings(count: int, end: datetime, chance: random.Random) -> Iterator[Sample]:
+def _readings(count: int, end: datetime, seed: int) -> Iterator[Sample]:
+    chance = random.Random(seed)
     steps = min(_A_DAY, max(count, 1))
     meters = max(1, count // steps)
     for step in range(steps):
@@ -75,7 +77,7 @@ def _readings(count: int, end: datetime, chance: random.Random) -> Iterator[Samp
         for number in range(meters):
             if chance.randrange(_LOST) == 0 or (number == 1 and step > steps // 2):
                 continue
-            device = f"meter-{number:05}"
+            device = f"meter-{seed}-{number:04}"
             reading = {
                 "device": device,
                 "sequence": step,
