@@ -54,6 +54,11 @@ _LOOK_S = 0.1
 
 _DELTA = "io.delta.sql.DeltaSparkSessionExtension"
 
+#: Lines of an error of Spark that are shown.
+_LINES_MAX = 16
+
+_IDENTIFIER = re.compile(r"Identifier: (\S+)")
+_STATE = re.compile(r"\s*SQLSTATE: \w+")
 _EVENT = re.compile(r"Flow (\S+) (?:is|has) ([A-Z]+)", re.DOTALL)
 
 
@@ -112,7 +117,7 @@ class Runner:
             try:
                 for event in _events(self._spark, project):
                     if match := _EVENT.match(event):
-                        progress.flow_is(match[1].split(".")[-1], match[2])
+                        progress.flow_is(match[1].split(".")[-1].strip("'`"), match[2])
             except PySparkException as error:
                 raise PipelineFailed(_plainly(error)) from error
             finally:
@@ -236,10 +241,16 @@ def _events(spark: SparkSession, project: Project) -> Any:
 
 
 def _plainly(error: PySparkException) -> str:
-    """What went wrong, without Java's stack."""
-    text = str(error).split("JVM stacktrace")[0].strip()
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("\tat ")]
-    return "\n".join(lines[:20])
+    """What went wrong and in which flow, without plans and Java's stack."""
+    text = str(error).split("JVM stacktrace")[0]
+    cause, _, query = text.partition("=== Streaming Query ===")
+    cause = _STATE.sub("", cause.partition("terminated with exception: ")[2] or cause)
+    lines = [line for line in cause.splitlines() if line.strip() and not line.startswith("\tat ")]
+    if len(lines) > _LINES_MAX:
+        lines = [*lines[: _LINES_MAX // 2], "...", *lines[-_LINES_MAX // 2 :]]
+    flow = _IDENTIFIER.search(query)
+    begun = f"Flow {flow[1].split('.')[-1]!r} failed: " if flow else ""
+    return begun + "\n".join(lines)
 
 
 def find_projects(directories: Sequence[Path]) -> list[Project]:
