@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 STATUS = "status.json"
 
+_NOTHING = {"rows": 0, "ms": 0, "duplicates": 0, "late": 0}
+
 
 class Progress:
     """What is told of a run; each change is written to the status file, whole or not at all."""
@@ -22,9 +24,13 @@ class Progress:
         self._path = storage / STATUS
         self._changed = changed
         self._lock = threading.Lock()  # Spark tells of steps in a thread of its own.
+        #: What each flow has done in the last update in which it had something to do.
         self.flows: dict[str, dict[str, Any]] = {}
         #: The flow that has made a step last.
         self.last: str | None = None
+        #: Messages that this update has taken from the queue.
+        self.rows = 0
+        self._begun: set[str] = set()
         self.told: dict[str, Any] = {
             "state": "starting", "pid": os.getpid(), "started_ms": _now_ms(), "updates": 0,
             "error": None,
@@ -33,7 +39,7 @@ class Progress:
 
     def begin(self) -> None:
         """An update begins."""
-        self.flows, self.last = {}, None
+        self.last, self.rows, self._begun = None, 0, set()
         self._tell(state="running", update_ms=_now_ms())
 
     def end(self, state: str, error: str | None = None) -> None:
@@ -54,27 +60,25 @@ class Progress:
     def step(self, text: str) -> None:
         """Spark's own account of a step of a flow, as JSON."""
         found = json.loads(text)
+        name = found["name"].split(".")[-1]
         operators = found.get("stateOperators", [])
         with self._lock:
-            flow = self._flow(found["name"].split(".")[-1])
+            flow = self._flow(name)
+            if name not in self._begun:
+                self._begun.add(name)
+                flow.update(_NOTHING)
             flow["rows"] += found["numInputRows"]
             flow["ms"] += found["batchDuration"] if found["numInputRows"] else 0
-            self.last = found["name"].split(".")[-1]
             flow["duplicates"] += sum(
                 int(o.get("customMetrics", {}).get("numDroppedDuplicateRows", 0)) for o in operators
             )
             flow["late"] += sum(o["numRowsDroppedByWatermark"] for o in operators)
+            self.last = name
+            self.rows += found["numInputRows"] if name == "raw" else 0
         self._tell()
 
-    @property
-    def rows(self) -> int:
-        """Messages that this update has taken from the queue."""
-        return int(self.flows.get("raw", {}).get("rows", 0))
-
     def _flow(self, name: str) -> dict[str, Any]:
-        return self.flows.setdefault(
-            name, {"state": "", "rows": 0, "ms": 0, "duplicates": 0, "late": 0}
-        )
+        return self.flows.setdefault(name, {"state": "", **_NOTHING})
 
     def _tell(self, **changes: Any) -> None:
         with self._lock:
