@@ -34,7 +34,7 @@ def look(project: Project) -> dict[str, Any]:
         "updated_ms": told.get("updated_ms", 0),
         "queues": _queues(project),
         "tables": tables(project),
-        "flows": [_flow(name, flow) for name, flow in told.get("flows", {}).items()],
+        "flows": [_flow(name, flow) for name, flow in sorted(told.get("flows", {}).items())],
     }
 
 
