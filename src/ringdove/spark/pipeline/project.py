@@ -26,8 +26,6 @@ _IDLE_S = 5
 #: What a pipeline sends is not sent twice; what nobody takes is kept for two weeks.
 _SENT_TO = {"delivery": "exactly-once", "retention_ms": 14 * 86_400_000}
 
-_HIVE = "spark.sql.catalogImplementation"
-
 
 class Project(NamedTuple):
     """A project's directory, and what its specification says."""
@@ -36,8 +34,8 @@ class Project(NamedTuple):
     name: str
     storage: Path
     settings: dict[str, str]
-    #: Whether Spark has a catalog of its own that remembers tables.
-    remembered: bool
+    #: The user's own catalog, which remembers tables, if there is one.
+    catalog: str | None
 
     @classmethod
     def open(cls, directory: Path) -> Project:
@@ -62,8 +60,8 @@ class Project(NamedTuple):
                 f"{path} has storage {found['storage']!r}; it must be a path that all machines "
                 "of the cluster see, as file:///..."
             )
-        remembered = "catalog" in found or settings.get(_HIVE) == "hive"
-        return cls(path.parent, name, Path(unquote(storage.path)), settings, remembered)
+        catalog = found.get("catalog")
+        return cls(path.parent, name, Path(unquote(storage.path)), settings, catalog)
 
     @property
     def url(self) -> str:

@@ -192,7 +192,8 @@ def tell_tables(spark: SparkSession, project: Project) -> None:
     """Tell Spark's catalog of the tables that are there, unless it has one that remembers."""
     place = project.tables.as_uri()
     spark.sql(f"CREATE DATABASE IF NOT EXISTS {project.name} LOCATION '{place}'")
-    if project.remembered or not project.tables.exists():
+    hive = spark.conf.get("spark.sql.catalogImplementation") == "hive"
+    if hive or project.catalog or not project.tables.exists():
         return
     for directory in sorted(project.tables.iterdir()):
         name = f"{project.name}.{directory.name}"
@@ -220,9 +221,13 @@ def _events(spark: SparkSession, project: Project) -> Any:
     for name, value in spec.configuration.items():
         if not name.startswith("spark."):
             spark.conf.set(name, value)
-    graph = spark_connect_pipeline.create_dataflow_graph(
-        spark, spec.catalog, spec.database, spec.configuration
-    )
+    # The others were given when Spark started, and cannot be given again.
+    given = {
+        name: value
+        for name, value in spec.configuration.items()
+        if not name.startswith("spark.") or spark.conf.isModifiable(name)
+    }
+    graph = spark_connect_pipeline.create_dataflow_graph(spark, spec.catalog, spec.database, given)
     registry = SparkConnectGraphElementRegistry(spark, graph)
     try:
         with redirect_stdout(StringIO()):  # Spark tells there which files it reads.
