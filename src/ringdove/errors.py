@@ -195,3 +195,15 @@ class JavaNotFound(RingdoveError):
     """Spark needs a Java, and none that it can use is there."""
 
     code = "java_not_found"
+
+
+class PipelineFailed(RingdoveError):
+    """An update of a pipeline ended with an error; the next one goes on where it was."""
+
+    code = "pipeline_failed"
+
+
+class AvroInvalid(RemoteProtocolError):
+    """A body is not what its Avro schema says."""
+
+    code = "avro_invalid"

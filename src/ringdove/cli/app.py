@@ -16,6 +16,7 @@ from ringdove.cli import (
     demo,
     messages,
     model,
+    pipeline,
     plan,
     queues,
     serve,
@@ -50,6 +51,7 @@ app.command(bench.app)
 app.command(cluster.app)
 app.command(trace.app)
 app.command(model.app)
+app.command(pipeline.app)
 for command in (
     messages.send, messages.receive, messages.peek, messages.replay,
     messages.ack, messages.release, messages.extend,

@@ -1,0 +1,146 @@
+"""A project as `ringdove pipeline` sees it: where its parts are, and what its settings say."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import yaml
+
+from ringdove.client.sync import Connection, connect
+from ringdove.errors import InvalidArgument, QueueNotFound
+from ringdove.serving import find_or_start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SPEC = "spark-pipeline.yml"
+
+#: Seconds for which the server of a data directory waits for somebody to connect.
+_IDLE_S = 5
+
+#: What a pipeline sends is not sent twice; what nobody takes is kept for two weeks.
+_SENT_TO = {"delivery": "exactly-once", "retention_ms": 14 * 86_400_000}
+
+
+class Project(NamedTuple):
+    """A project's directory, and what its specification says."""
+
+    directory: Path
+    name: str
+    storage: Path
+    settings: dict[str, str]
+    #: The user's own catalog, which remembers tables, if there is one.
+    catalog: str | None
+
+    @classmethod
+    def open(cls, directory: Path) -> Project:
+        """Read the specification of a project."""
+        path = directory.absolute() / SPEC
+        try:
+            found = yaml.safe_load(path.read_text())
+            settings = {str(name): str(value) for name, value in found["configuration"].items()}
+            name, storage = str(found["database"]), urlsplit(str(found["storage"]))
+        except FileNotFoundError:
+            raise InvalidArgument(
+                f"There is no {SPEC} in {directory}: make a project with "
+                "'ringdove pipeline init DIR', or name its directory."
+            ) from None
+        except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidArgument(f"{path} cannot be used: {error!r}.") from error
+        for setting in ("url", "queue", "dead-letters", "results"):
+            if f"ringdove.{setting}" not in settings:
+                raise InvalidArgument(f"{path} does not say what ringdove.{setting} is.")
+        if storage.scheme != "file":
+            raise InvalidArgument(
+                f"{path} has storage {found['storage']!r}; it must be a path that all machines "
+                "of the cluster see, as file:///..."
+            )
+        catalog = found.get("catalog")
+        return cls(path.parent, name, Path(unquote(storage.path)), settings, catalog)
+
+    @property
+    def url(self) -> str:
+        """Where the queues are."""
+        return self.settings["ringdove.url"]
+
+    @property
+    def queue(self) -> str:
+        """Where messages come from."""
+        return self.settings["ringdove.queue"]
+
+    @property
+    def dead_letters(self) -> str:
+        """Where goes what is no reading."""
+        return self.settings["ringdove.dead-letters"]
+
+    @property
+    def results(self) -> str:
+        """Where results go."""
+        return self.settings["ringdove.results"]
+
+    @property
+    def tables(self) -> Path:
+        """Where tables are, a directory for each."""
+        return self.directory / "tables"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where Spark keeps how far each flow is: a directory for each target, and flow in it."""
+        return self.storage / "_checkpoints"
+
+    @property
+    def delta(self) -> bool:
+        """Whether tables are kept as Delta."""
+        return "io.delta" in self.settings.get("spark.sql.extensions", "")
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Refuse to run what somebody else runs: two would undo each other's steps."""
+        self.storage.mkdir(parents=True, exist_ok=True)
+        with (self.storage / "lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise InvalidArgument(
+                    f"Pipeline {self.name!r} is run by process {file.read()} already."
+                ) from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
+    def is_claimed(self) -> bool:
+        """Whether somebody runs the pipeline now."""
+        try:
+            with (self.storage / "lock").open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
+
+def connected(url: str) -> Connection:
+    """A connection beside Spark's: a data directory is served, as Spark's workers need it."""
+    scheme, _, path = url.partition(":")
+    return connect(find_or_start(Path(path), _IDLE_S) if scheme == "file" else url)
+
+
+def make_queues(project: Project, connection: Connection) -> None:
+    """Make the queues that are written to, if they are not there; the other one must be."""
+    names = {queue.name for queue in connection.queues()}
+    if project.queue not in names:
+        raise QueueNotFound(
+            f"There is no queue {project.queue!r} at {project.url}. Make it ('ringdove queue "
+            "create'), or fill it with readings to try ('ringdove pipeline sample')."
+        )
+    for name in (project.dead_letters, project.results):
+        if name not in names:
+            connection.create_queue(name, **_SENT_TO)

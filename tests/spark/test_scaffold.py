@@ -1,0 +1,127 @@
+"""What `ringdove pipeline init` writes, without running it."""
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import pytest
+import yaml
+
+from cli.shell import Shell
+from ringdove.cli import EXIT_REFUSED
+from ringdove.errors import InvalidArgument
+from ringdove.spark.pipeline.project import Project
+from ringdove.spark.pipeline.sample import make_samples
+from ringdove.spark.pipeline.schema import make_schema, parse_ddl, read_schema
+
+
+@pytest.fixture
+def shell(capfd, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    return Shell(capfd, monkeypatch, tmp_path / "data")
+
+
+def test_a_project_says_where_its_queues_are(shell, tmp_path):
+    shell("pipeline", "init", "my-meters", "--queue", "power")
+    project = Project.open(tmp_path / "my-meters")
+    assert project.name == "my_meters"
+    assert project.url == f"file:{tmp_path}/data"
+    assert (project.queue, project.dead_letters, project.results) == (
+        "power",
+        "power-dead",
+        "power-results",
+    )
+    assert project.storage == tmp_path / "my-meters" / "storage"
+    assert not project.delta
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "avro"])
+def test_what_is_written_is_tidy_code(shell, tmp_path, form):
+    avro = {"type": "record", "name": "R", "fields": [
+        {"name": "id", "type": "string"}, {"name": "seq", "type": "int"},
+        {"name": "ts", "type": "long"}, {"name": "level", "type": ["null", "float"]},
+    ]}  # fmt: skip
+    (tmp_path / "fields").write_text(
+        json.dumps(avro) if form == "avro" else "meter STRING, number INT, at TIMESTAMP, x DOUBLE"
+    )
+    shell("pipeline", "init", "made", "--schema", "fields", "--format", form)
+    left = subprocess.run(["grep", "-r", "{{", "made"], capture_output=True, check=False).stdout
+    assert left == b""
+    ruff = [sys.executable, "-m", "ruff"]
+    long = ["--isolated", "--line-length", "100", "made"]
+    subprocess.run([*ruff, "check", "--select", "E,F,I,UP,B", *long], check=True)
+    subprocess.run([*ruff, "format", "--check", *long], check=True)
+
+
+def test_a_directory_that_is_not_empty_is_left_alone(shell, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis").write_text("everything")
+    shell("pipeline", "init", "mine", code=EXIT_REFUSED)
+    assert "not empty" in shell.err
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis"]
+
+
+def test_delta_is_an_option(shell, tmp_path):
+    shell("pipeline", "init", "lake", "--tables", "delta")
+    assert Project.open(tmp_path / "lake").delta
+    spec = yaml.safe_load((tmp_path / "lake" / "spark-pipeline.yml").read_text())
+    assert "DeltaCatalog" in spec["configuration"]["spark.sql.catalog.spark_catalog"]
+    assert 'format="delta"' in (tmp_path / "lake/transformations/readings.py").read_text()
+
+
+def test_a_directory_without_a_project_is_named(shell):
+    for command in ("run", "status", "sample"):
+        shell("pipeline", command, code=EXIT_REFUSED)
+        assert "There is no spark-pipeline.yml" in shell.err
+
+
+def test_fields_are_known_by_their_names():
+    ddl = "METER_ID string, -- who\n `seq` int, ts bigint, price DECIMAL(10,2), s STRUCT<a: INT, b: INT>"
+    schema = make_schema(parse_ddl(ddl), {})
+    assert (schema.device, schema.sequence, schema.time) == ("METER_ID", "seq", "ts")
+    assert schema.others == ["price", "s"]
+    assert schema.values == ["price"]
+    assert schema.type_of("s") == "STRUCT<A: INT, B: INT>"
+
+
+@pytest.mark.parametrize(
+    ("ddl", "roles", "reason"),
+    [
+        ("a STRING, seq INT, ts TIMESTAMP", {}, "No field is named like a device"),
+        ("a STRING, seq INT, ts TIMESTAMP", {"device": "b"}, "There is no field 'b'"),
+        ("device STRING, seq STRING, ts TIMESTAMP", {}, "whole number"),
+        ("device STRING, seq INT, time TIMESTAMP, at DATE", {"time": "at"}, "collide"),
+        ("device STRING, device INT", {}, "twice"),
+        ("device", {}, "is no field"),
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_refused(ddl, roles, reason):
+    with pytest.raises(InvalidArgument, match=reason):
+        make_schema(parse_ddl(ddl), roles)
+
+
+def test_an_avro_schema_gives_spark_s_types(tmp_path):
+    fields = [
+        {"name": "id", "type": "string"},
+        {"name": "seq", "type": ["null", "long"]},
+        {"name": "ts", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "e", "type": {"type": "enum", "name": "E", "symbols": ["A"]}},
+        {"name": "xs", "type": {"type": "array", "items": "float"}},
+        {"name": "m", "type": {"type": "map", "values": "boolean"}},
+    ]
+    (tmp_path / "s.avsc").write_text(json.dumps({"type": "record", "name": "R", "fields": fields}))
+    schema = read_schema(tmp_path / "s.avsc", {})
+    assert [field.type for field in schema.fields] == [
+        "STRING", "BIGINT", "TIMESTAMP", "STRING", "ARRAY<FLOAT>", "MAP<STRING, BOOLEAN>",
+    ]  # fmt: skip
+
+
+def test_samples_have_something_of_everything():
+    end = datetime(2026, 1, 2, tzinfo=UTC)
+    messages, counts = make_samples(3_000, end)
+    assert len(messages) == counts.messages
+    assert counts.messages == counts.readings + counts.duplicates + counts.dead_letters
+    assert min(counts) > 0
+    assert (messages, counts) == make_samples(3_000, end)
+    assert messages != make_samples(3_000, end, seed=8)[0]
