@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 _START_S_MAX = 60
 _LOOK_S = 0.02
 
+#: Servers that this process has started: Python warns of children that nobody remembers.
+_started: list[subprocess.Popen[bytes]] = []
+
 _NOTE = "server.json"
 _LOG = "server.log"
 
@@ -108,10 +111,12 @@ def _start(directory: Path, idle_s: int) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "RINGDOVE_TOKEN": secrets.token_hex(16)}
     environment.pop("RINGDOVE_URL", None)
     with (directory / _LOG).open("wb") as log:
-        return subprocess.Popen(  # noqa: S603  our own program
+        child = subprocess.Popen(  # noqa: S603  our own program
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             env=environment, start_new_session=True,
         )  # fmt: skip
+    _started.append(child)
+    return child
 
 
 def _answers(url: str) -> bool:
