@@ -72,7 +72,9 @@ def test_a_note_that_says_nothing_is_none(directory, text):
 
 def test_a_server_is_started_once_for_many_and_ends_after_the_last(directory):
     ask = "import sys; from pathlib import Path; from ringdove import serving\n"
-    ask += f"print(serving.find_or_start(Path(sys.argv[1]), {IDLE_S}))\nsys.stdin.read()"
+    ask += (
+        f"print(serving.find_or_start(Path(sys.argv[1]), {IDLE_S}), flush=True)\nsys.stdin.read()"
+    )
     several = [
         subprocess.Popen(
             [sys.executable, "-c", ask, str(directory)],

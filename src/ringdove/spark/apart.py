@@ -109,7 +109,9 @@ def _serve() -> None:
             function, arguments = loads(_read(calls))
         except (EOFError, KeyboardInterrupt):
             return
-        _write(answers, dumps(function(*arguments)))
+        answer = dumps(function(*arguments))
+        sys.stdout.flush()
+        _write(answers, answer)
 
 
 if __name__ == "__main__":
