@@ -1,19 +1,16 @@
 """A small Celery application on SQS; it knows nothing of Ringdove.
 
     python -c "import foreign_celery; foreign_celery.send()"    sends fifty tasks
-    celery -A foreign_celery worker                             does them, and then ends
+    celery -A foreign_celery worker                             does them, until it is ended
 
 BROKER is the broker's URL, and DONE names a file to which every task done adds a line.
 """
 
-import contextlib
 import os
-import signal
 import time
 from pathlib import Path
 
 from celery import Celery
-from celery.signals import task_postrun
 
 TASKS = 50
 DELAYED_S = 2
@@ -61,15 +58,6 @@ def stubborn(self) -> None:
 def later(sent_s: float) -> None:
     """Work that must not begin before its time."""
     tell(f"later {time.time() - sent_s:.3f}")
-
-
-@task_postrun.connect
-def end_when_all_is_done(**_: object) -> None:
-    """Ask the worker, whose child this is, to finish; once, for twice would mean: at once."""
-    if len(done.read_text().splitlines()) >= TASKS:
-        with contextlib.suppress(FileExistsError):
-            done.with_suffix(".over").touch(exist_ok=False)
-            os.kill(os.getppid(), signal.SIGTERM)
 
 
 def send() -> None:

@@ -1,13 +1,14 @@
 """Celery with kombu's SQS transport does real work, in processes of its own."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import boto3
 import pytest
 
-from server.running import ServerProcess
-from sqs.foreign_processes import HERE, REGION, Shop
+from server.running import ServerProcess, wait_for
+from sqs.foreign_processes import HERE, REGION, Shop, finish
 
 
 @pytest.fixture
@@ -34,10 +35,17 @@ def test_a_worker_does_fifty_tasks_and_leaves_nothing(shop, tmp_path):
         "PYTHONPATH": str(HERE),
     }
     shop.run("-c", "import foreign_celery; foreign_celery.send()", **told)
-    shop.run(
+    worker = shop.start(
         "-m", "celery", "-A", "foreign_celery", "worker", "--concurrency", "2", "--loglevel",
         "INFO", "--without-gossip", "--without-mingle", "--without-heartbeat", **told,
     )  # fmt: skip
+    try:
+        wait_for(lambda: len(done.read_text().splitlines()) >= TASKS, "fifty tasks")
+        wait_for(lambda: left(shop, "celery-celery") == (0, 0, 0), "their messages' end")
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        out, err = finish(worker)
+    assert not worker.returncode, f"{out}\n{err}"
     lines = done.read_text().splitlines()
     assert len(lines) == TASKS
     sums = {f"add {number} {number + 1000}" for number in range(TASKS - 2)}
@@ -45,7 +53,6 @@ def test_a_worker_does_fifty_tasks_and_leaves_nothing(shop, tmp_path):
     [stubborn, later] = sorted(set(lines) - sums, reverse=True)
     assert stubborn == "stubborn 2"
     assert float(later.removeprefix("later ")) >= DELAYED_S
-    assert left(shop, "celery-celery") == (0, 0, 0)
 
 
 def left(shop: Shop, name: str) -> tuple[int, ...]:
