@@ -12,17 +12,17 @@ from ringdove.errors import InvalidArgument, StoreUnavailable
 
 
 def test_a_short_run_does_what_was_chosen(tmp_path):
-    chosen = ["ringdove/batch/queue", "tuples/stream/noop"]
+    chosen = ["ringdove/batch/queue", "tuples/stream/noop", "memory/batch/noop"]
     result = spark.run(tmp_path, 8_000, (100,), (1,), chosen=chosen)
     rows = result["spark"]
     assert ["/".join((row["way"], row["mode"], row["into"])) for row in rows] == chosen
-    assert [row["rows"] for row in rows] == [2_000, 2_000]
+    assert [row["rows"] for row in rows] == [2_000, 2_000, 8_000]
     assert result["kafka_left_out"] == "not asked for"
     assert not list(tmp_path.iterdir()), "something was left behind"
 
 
 def test_what_there_is_not_is_refused(tmp_path):
-    with pytest.raises(InvalidArgument, match="there are ringdove/batch/noop, "):
+    with pytest.raises(InvalidArgument, match="there are memory/batch/noop, "):
         spark.run(tmp_path, 8, (100,), (1,), chosen=["ringdove/batch/nothing"])
 
 
@@ -36,6 +36,7 @@ def test_ratios_are_those_of_one_core():
     rows = [
         row(1, "ringdove", "noop", 40),
         row(2, "ringdove", "noop", 70),
+        row(1, "memory", "noop", 50),
         row(1, "tuples", "noop", 10),
         row(1, "kafka", "noop", None),
         row(1, "ringdove", "queue", 9),
@@ -43,6 +44,7 @@ def test_ratios_are_those_of_one_core():
     ]
     assert spark.summary(rows, 100) == {
         "source_rows_per_s_per_core": 40,
+        "source_over_memory": 0.8,
         "source_over_tuples": 4.0,
         "sink_rows_per_s_per_core": 9,
         "sink_over_kafka": 1.5,

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import ringdove
+from server.running import ServerThread
+
 #: A session that starts in seconds and leaves the other core alone.
 QUICK = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -29,6 +32,20 @@ def spark():
     gateway.shutdown()
     gateway.proc.stdin.close()  # Java ends when nobody can speak to it any more.
     gateway.proc.wait(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A server for the tests of a module, which have a queue each."""
+    with ServerThread(tmp_path_factory.mktemp("data")) as running:
+        yield running
+
+
+@pytest.fixture
+def rd(server):
+    """A connection to it."""
+    with ringdove.connect(server.url) as connection:
+        yield connection
 
 
 @pytest.fixture(scope="session")

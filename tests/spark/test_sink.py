@@ -8,24 +8,10 @@ import pytest
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
-import ringdove
 from ringdove import limits
 from ringdove.core.block import key_hash
 from ringdove.spark.options import Options
 from ringdove.spark.writing import BATCH_PROPERTY, QUERY_PROPERTY, BatchWriter
-from server.running import ServerThread
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with ServerThread(tmp_path_factory.mktemp("data")) as running:
-        yield running
-
-
-@pytest.fixture
-def rd(server):
-    with ringdove.connect(server.url) as connection:
-        yield connection
 
 
 @pytest.fixture

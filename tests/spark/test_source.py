@@ -9,21 +9,9 @@ from pyspark.errors import PySparkException
 import ringdove
 from ringdove.spark.reading import share
 from ringdove.stores.base import StripeId
-from server.running import ServerThread, wait_for
+from server.running import wait_for
 
 COUNT = 25_000
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with ServerThread(tmp_path_factory.mktemp("data")) as running:
-        yield running
-
-
-@pytest.fixture
-def rd(server):
-    with ringdove.connect(server.url) as connection:
-        yield connection
 
 
 @pytest.fixture

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringdove.bench.measure import middle, place
 from ringdove.bench.processes import cpu_s, family_cpu_s
-from ringdove.bench.tuples import TupleSource
+from ringdove.bench.spark_sources import MemorySource, TupleSource
 from ringdove.client.sync import connect
 from ringdove.errors import InvalidArgument, StoreCorrupted
 from ringdove.spark.session import session
+from ringdove.spark.source import RingdoveSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,6 +26,9 @@ _BATCHES = 4
 
 #: Rows that a task reads, and bytes that it writes to a queue.
 _TASK_ROWS, _TASK_BYTES = 1_000_000, 32 * 1024 * 1024
+
+#: Sources that only benchmarks know.
+_COMPARED: dict[str, type[RingdoveSource]] = {"memory": MemorySource, "tuples": TupleSource}
 
 #: Kafka's own settings are made for many small clients.
 _KAFKA_READS = {"kafka.max.poll.records": "10000", "kafka.max.partition.fetch.bytes": "8388608"}
@@ -53,13 +57,13 @@ class Case(NamedTuple):
 
     def rows(self, messages: int) -> int:
         """How many rows are enough: slow ways need fewer for the same time."""
-        fast = self.way == "ringdove" and self.into in ("noop", "count")
+        fast = self.way in ("ringdove", "memory") and self.into in ("noop", "count")
         return max(_BATCHES, messages if fast else messages // 4) // _BATCHES * _BATCHES
 
 
 def cases() -> list[Case]:
     """All figures of one session; those that are compared, beside each other."""
-    found = []
+    found = [Case("memory", "batch", "noop")]
     for mode in ("batch", "stream"):
         found += [Case(way, mode, "noop") for way in ("ringdove", "tuples", "kafka")]
         found += [Case("ringdove", mode, into) for into in ("count", "parquet")]
@@ -87,7 +91,8 @@ def measure(
         **({"spark.jars": broker["jars"]} if broker else {}),
     }
     with session(f"local[{cores}]", settings) as spark:
-        spark.dataSource.register(TupleSource)
+        for source in _COMPARED.values():
+            spark.dataSource.register(source)
         jobs = _Jobs(
             spark, Path(directory), url, broker["address"] if broker else None, size, messages
         )
@@ -239,8 +244,8 @@ class _Jobs:
             "rowsPerTrigger": str(trigger),
             "rowsPerPartition": str(task),
         }
-        name = TupleSource.name() if case.way == "tuples" else "ringdove"
-        return reader.format(name).options(**options).load()
+        source = _COMPARED.get(case.way, RingdoveSource)
+        return reader.format(source.name()).options(**options).load()
 
     def _made(self, rows: int) -> DataFrame:
         """Rows that cost Spark next to nothing: one of two bodies."""

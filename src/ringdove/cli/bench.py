@@ -274,7 +274,7 @@ def spark(
     dir: Dir = None,
     json: JsonFlag = False,
 ) -> None:
-    """Spark reads from a running server, and writes to it; beside tuples, and beside Kafka.
+    """Spark reads from a running server, and writes to it; beside memory, tuples and Kafka.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringdove.client.backend import make_backend
-from ringdove.errors import ConnectionClosed, InvalidArgument, StoreUnavailable
+from ringdove.errors import ConnectionClosed, InvalidArgument, StoreUnavailable, WaitTimeout
 from ringdove.pending import run
 from ringdove.serving import find_or_start
 
@@ -41,7 +41,7 @@ def linked(place: Place) -> Iterator[Backend]:
             backend = _backends[key] = _open(place)
     try:
         yield backend
-    except (ConnectionClosed, StoreUnavailable):
+    except (ConnectionClosed, StoreUnavailable, WaitTimeout):
         with _lock:
             if _backends.get(key) is backend:
                 del _backends[key]

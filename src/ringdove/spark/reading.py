@@ -52,19 +52,6 @@ class Range(NamedTuple):
     end: int
 
 
-class RangePartition(InputPartition):
-    """What one task reads; survives pickling, as a named tuple of stripes would not everywhere."""
-
-    def __init__(self, own: Range) -> None:
-        super().__init__((tuple(own.stripe), own.start, own.end))
-
-    @property
-    def range(self) -> Range:
-        """The offsets."""
-        stripe, start, end = self.value
-        return Range(StripeId(*stripe), start, end)
-
-
 class _Source:
     """What the batch and the streaming reader share."""
 
@@ -76,16 +63,16 @@ class _Source:
         """Input partitions of at most so many rows each."""
         step = self.options.rows_per_partition
         return [
-            RangePartition(Range(stripe, first, min(first + step, end)))
+            InputPartition(Range(stripe, first, min(first + step, end)))
             for stripe, start, end in ranges
             for first in range(start, end, step)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task: the messages of a range."""
-        if not isinstance(partition, RangePartition):
-            return  # Spark's own, when there are none.
-        own = partition.range
+        own: Range | None = partition.value
+        if own is None:
+            return  # Spark's own partition, when there are no others.
         with linked(self.options.place) as backend:
             blocks = _blocks(backend, own, skip=self.options.skip_trimmed)
             yield from Wrapper(own.stripe, self._columns).wrap_all(blocks)

@@ -1,15 +1,20 @@
-"""The same messages as Python tuples: what a data source costs that does not speak Arrow."""
+"""What Ringdove's source is compared with: one that does not speak Arrow, and one without a queue.
+
+The second one hands a batch of messages over again and again, as many rows as were asked for: no
+source in Python can be faster.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringdove.spark.reading import BatchReader, StreamReader
+from ringdove.spark.reading import BatchReader, Range, StreamReader
 from ringdove.spark.source import RingdoveSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pyarrow as pa
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
 
@@ -29,6 +34,30 @@ class TupleSource(RingdoveSource):
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802  Spark's name
         """See DataSource."""
         return _StreamTuples(self._options, schema.names)
+
+
+class MemorySource(RingdoveSource):
+    """Format `ringdove-memory`, batch only."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What stands in `.format(...)`."""
+        return "ringdove-memory"
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """See DataSource."""
+        return _BatchMemory(self._options, schema.names)
+
+
+class _BatchMemory(BatchReader):
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        own: Range = partition.value
+        batch = next(super().read(partition))
+        whole, rest = divmod(own.end - own.start, batch.num_rows)
+        for _ in range(whole):
+            yield batch
+        if rest:
+            yield batch.slice(0, rest)
 
 
 class _BatchTuples(BatchReader):
