@@ -17,9 +17,8 @@ from experiments.queueing import (
     COLOURS,
     IN,
     OUT,
-    RELIABILITIES,
-    THREADS,
     both_orders,
+    by_threads,
     closed,
     draw,
     inside,
@@ -39,11 +38,7 @@ _TIMEOUT_S = 30.0
 
 def run(*, quick: bool = False, spark: bool = False) -> dict[str, Any]:
     """Every number of threads, both reliabilities, both brokers."""
-    points = [
-        Setup(sender_threads=n, broker_threads=n, reliability=q)
-        for q in RELIABILITIES
-        for n in (THREADS if not quick else (5, 8))
-    ]
+    points = by_threads(quick=quick)
     began_s, worked_s = time.monotonic(), _cpu_s()
     rows = measure(both_orders(points), ["delivery_ms"], quick=quick, spark=spark)
     took_s, worked_s = time.monotonic() - began_s, _cpu_s() - worked_s

@@ -35,6 +35,20 @@ OUT, IN = "out of order", "in order"
 COLOURS = {OUT: "C0", IN: "C3"}
 
 
+def threads(*, quick: bool) -> Sequence[int]:
+    """Numbers of threads to look at."""
+    return (5, 8) if quick else THREADS
+
+
+def by_threads(*, quick: bool) -> list[Setup]:
+    """Both reliabilities, as many threads at either side."""
+    return [
+        Setup(sender_threads=n, broker_threads=n, reliability=q)
+        for q in RELIABILITIES
+        for n in threads(quick=quick)
+    ]
+
+
 def closed(setup: Setup) -> Delivery | None:
     """The closed form of a setup; None where there is none."""
     if setup.in_order:

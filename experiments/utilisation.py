@@ -16,14 +16,13 @@ from experiments.queueing import (
     IN,
     OUT,
     RELIABILITIES,
-    THREADS,
     both_orders,
+    by_threads,
     draw,
     inside,
     measure,
     pairs,
 )
-from ringdove.models.visibility import Setup
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,11 +34,7 @@ _NAMES = ["sender_utilisation", "broker_utilisation", "sender_busy", "broker_bus
 
 def run(*, quick: bool = False, spark: bool = False) -> dict[str, Any]:
     """Every number of threads, both reliabilities, both brokers."""
-    points = [
-        Setup(sender_threads=n, broker_threads=n, reliability=q)
-        for q in RELIABILITIES
-        for n in (THREADS if not quick else (5, 8))
-    ]
+    points = by_threads(quick=quick)
     rows = measure(both_orders(points), _NAMES, quick=quick, spark=spark)
     return {"utilisation": rows, "beside": _beside(rows)}
 

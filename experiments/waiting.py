@@ -10,12 +10,12 @@ from experiments.queueing import (
     IN,
     OUT,
     RELIABILITIES,
-    THREADS,
     both_orders,
     draw,
     inside,
     measure,
     pairs,
+    threads,
 )
 from ringdove.models.visibility import Setup
 
@@ -32,9 +32,7 @@ def run(*, quick: bool = False, spark: bool = False) -> dict[str, Any]:
     """Both sides, both reliabilities, both brokers."""
     rows = []
     for side in _SIDES:
-        points = [
-            _setup(side, n, q) for q in RELIABILITIES for n in (THREADS if not quick else (5, 8))
-        ]
+        points = [_setup(side, n, q) for q in RELIABILITIES for n in threads(quick=quick)]
         found = measure(both_orders(points), ["waiting"], quick=quick, spark=spark)
         rows += [{"varied": side, **row} for row in found]
     return {"waiting": rows, "beside": _beside(rows)}

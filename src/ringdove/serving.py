@@ -78,8 +78,9 @@ def find_or_start(directory: Path, idle_s: int) -> str:
     """
     if not (directory / "format").exists():
         raise StoreUnavailable(
-            f"There is no data directory at {directory} on this machine. Programs on several "
-            "machines share queues through a server: 'ringdove serve', and its URL instead."
+            f"There is no data directory at {directory} on this machine. Make a queue in it first "
+            f"('ringdove --data {directory} queue create NAME'); one on another machine is reached "
+            "through a server ('ringdove serve'), by its URL."
         )
     found = find(directory)
     if found is not None and _answers(found):

@@ -98,6 +98,8 @@ def init(
     plan = Plan(directory, session.url.get(), queue, format, found, tables, window, late)
     for path in write_project(plan):
         print(path.relative_to(directory.absolute()))
+    if schema is None:
+        say(f"To try it: ringdove pipeline sample {directory}")
     say(f"Next: ringdove pipeline run {directory}")
 
 
