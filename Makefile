@@ -63,7 +63,7 @@ experiments: setup ## Repeat the experiments of the source documents: figures an
 	@ls experiments/out
 
 lock: ## Choose the newest versions that pyproject.toml allows, and lock them.
-	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --extra dev --extra plots --extra spark \
+	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --extra dev --extra plots --extra spark --extra coap --extra docs \
 	    --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file requirements/dev.lock pyproject.toml
 
 clean: ## Remove everything that was made.
