@@ -192,7 +192,6 @@ class EmbeddedStore(local.OneNode):
             self._states.pop(stripe, None)
             self._evicted.pop(stripe, None)
             writer.graves.insert(0, state.key)
-            state.announce()
 
         def undo() -> None:
             state.deleted = False
@@ -200,6 +199,13 @@ class EmbeddedStore(local.OneNode):
             writer.graves.remove(state.key)
 
         await self._submit(state, partial(Change, edit, undo))
+        with self._lock:
+            # Whoever looked before the commit has loaded it once more.
+            loaded = self._states.pop(stripe, None)
+        for dead in (state, loaded):
+            if dead is not None:
+                dead.deleted = True
+                dead.announce()
 
     async def append(
         self, stripe: StripeId, segments: Sequence[Segment], version: int
