@@ -26,6 +26,8 @@ from ringdove import limits, serving
 from ringdove.controllers.broker import Broker
 from ringdove.errors import InvalidArgument, StoreUnavailable
 from ringdove.frontends.access import Access
+from ringdove.frontends.coap.server import CoapServer
+from ringdove.frontends.coap.site import Site
 from ringdove.frontends.http import HttpServer
 from ringdove.frontends.native import NativeServer
 from ringdove.frontends.rest.api import RestApi
@@ -60,6 +62,9 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: Ports of the native protocol and of HTTP; 0 for any free one, -1 for none.
     port: int = 7117
     http: int = 9324
+    #: Port of CoAP, which is UDP, likewise; and its requests per second at most.
+    coap: int = -1
+    coap_rate: int = limits.COAP_RATE
     #: Path of a unix socket for the native protocol.
     unix: str | None = None
     #: A secret that clients must present.
@@ -87,17 +92,25 @@ class Server:
         self._store = store
         self.port = -1
         self.http_port = -1
+        self.coap_port = -1
         self._log = structlog.get_logger("ringdove")
         self._broker: Broker | None = None
         self._native: NativeServer | None = None
         self._http: HttpServer | None = None
         self._sqs: SqsService | None = None
+        self._coap: CoapServer | None = None
 
     @property
     def native(self) -> NativeServer:
         """The native front end, once started."""
         assert self._native is not None
         return self._native
+
+    @property
+    def coap(self) -> CoapServer:
+        """The CoAP front end, where there is one."""
+        assert self._coap is not None
+        return self._coap
 
     async def start(self) -> None:
         """Open the store and listen."""
@@ -114,8 +127,12 @@ class Server:
                 self.port = await self._native.listen(config.host, config.port, tls)
             if config.unix is not None:
                 await self._native.listen_unix(Path(config.unix))
+            access = Access(self._broker, config.token)
+            if config.coap >= 0:
+                site = Site(self._broker, access, self._native.give_back)
+                self._coap = CoapServer(self._native.runner, site.respond, config.coap_rate)
+                self.coap_port = await self._coap.listen(config.host, config.coap)
             if config.http >= 0:
-                access = Access(self._broker, config.token)
                 self._http = HttpServer(self._broker, self._native, access)
                 self._sqs = SqsService(self._broker, access, strict=config.sqs_strict)
                 self._http.dialects[""] = self._sqs.respond
@@ -135,7 +152,7 @@ class Server:
             ) from error
         self._announce()
         self._log.info(
-            "serving", host=config.host, port=self.port, http=self.http_port,
+            "serving", host=config.host, port=self.port, http=self.http_port, coap=self.coap_port,
             data="a fabric" if config.store else config.data,
         )  # fmt: skip
 
@@ -170,6 +187,8 @@ class Server:
     async def _close(self) -> None:
         if self._directory is not None:
             serving.withdraw(self._directory)
+        if self._coap is not None:
+            await self._coap.close()
         if self._native is not None:
             await self._native.close()
         if self._http is not None:
@@ -250,7 +269,9 @@ def _refuse_exposed(config: ServerConfig) -> None:
         raise InvalidArgument(f"slowdown_ms is {config.slowdown_ms}; it must be above 0.")
     if config.idle_s < 0:
         raise InvalidArgument(f"idle_s is {config.idle_s}; it must be 0 or more.")
-    for name in ("port", "http"):
+    if config.coap_rate < 1:
+        raise InvalidArgument(f"coap_rate is {config.coap_rate}; it must be above 0.")
+    for name in ("port", "http", "coap"):
         if not -1 <= getattr(config, name) <= 65_535:
             raise InvalidArgument(
                 f"{name} is {getattr(config, name)}; it must be 0 to 65535, or -1 for none."
@@ -259,7 +280,14 @@ def _refuse_exposed(config: ServerConfig) -> None:
         local = ipaddress.ip_address(config.host).is_loopback
     except ValueError:
         local = config.host == "localhost"
-    if local or config.insecure or (config.token and config.tls_cert):
+    if local or config.insecure:
+        return
+    if config.coap >= 0:
+        raise InvalidArgument(
+            f"CoAP on {config.host} would go over the network in the clear, the token too: there "
+            "is no DTLS. Say --insecure if the network is trusted or a VPN."
+        )
+    if config.token and config.tls_cert:
         return
     raise InvalidArgument(
         f"Listening on {config.host} lets others connect: give --token and --tls-cert with "

@@ -43,6 +43,8 @@ def serve(
     host: str | None = None,
     port: int | None = None,
     http: int | None = None,
+    coap: int | None = None,
+    coap_rate: int | None = None,
     unix: str | None = None,
     token: str | None = None,
     tls_cert: TlsCert = None,
@@ -73,6 +75,10 @@ def serve(
         Port of the native protocol, by default 7117; 0 for any free one, -1 for none.
     http
         Port of HTTP (SQS, REST, /metrics, /healthz, /readyz), by default 9324; 0 and -1 likewise.
+    coap
+        Port of CoAP (UDP), by default none; 0 for any free one.
+    coap_rate
+        CoAP requests per second; beyond, devices are told to come back later.
     unix
         Path of a unix socket for the native protocol.
     token
@@ -95,7 +101,7 @@ def serve(
 
     chosen: dict[str, Any] = {
         "store": store, "slowdown_ms": slowdown_ms, "host": host, "port": port, "http": http,
-        "unix": unix, "token": token,
+        "coap": coap, "coap_rate": coap_rate, "unix": unix, "token": token,
         "tls_cert": tls_cert, "tls_key": tls_key, "tls_client_ca": tls_client_ca,
         "insecure": insecure or None, "sqs_strict": sqs_strict or None,
         "memory": memory or None, "idle_s": idle_s,
@@ -111,12 +117,15 @@ def _tell(server: Server, *, as_json: bool) -> None:
     """Say where the server can be reached."""
     host, secure = server.config.host, "s" if server.config.tls_cert else ""
     if as_json:
-        emit_json({"host": host, "port": server.port, "http": server.http_port})
+        ports = {"port": server.port, "http": server.http_port, "coap": server.coap_port}
+        emit_json({"host": host, **ports})
         sys.stdout.flush()
         return
     say(f"Serving on ringdove{secure}://{host}:{server.port}")
     if server.http_port >= 0:
         say(f"SQS and REST on http{secure}://{host}:{server.http_port}")
+    if server.coap_port >= 0:
+        say(f"CoAP on coap://{host}:{server.coap_port}")
     say("Ctrl-C ends.")
 
 
