@@ -26,8 +26,6 @@ from ringdove import limits, serving
 from ringdove.controllers.broker import Broker
 from ringdove.errors import InvalidArgument, StoreUnavailable
 from ringdove.frontends.access import Access
-from ringdove.frontends.coap.server import CoapServer
-from ringdove.frontends.coap.site import Site
 from ringdove.frontends.http import HttpServer
 from ringdove.frontends.native import NativeServer
 from ringdove.frontends.rest.api import RestApi
@@ -38,6 +36,7 @@ from ringdove.stores.memory import MemoryStore
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ringdove.frontends.coap.server import CoapServer
     from ringdove.stores.base import Store
 
 
@@ -127,12 +126,8 @@ class Server:
                 self.port = await self._native.listen(config.host, config.port, tls)
             if config.unix is not None:
                 await self._native.listen_unix(Path(config.unix))
-            access = Access(self._broker, config.token)
-            if config.coap >= 0:
-                site = Site(self._broker, access, self._native.give_back)
-                self._coap = CoapServer(self._native.runner, site.respond, config.coap_rate)
-                self.coap_port = await self._coap.listen(config.host, config.coap)
             if config.http >= 0:
+                access = Access(self._broker, config.token)
                 self._http = HttpServer(self._broker, self._native, access)
                 self._sqs = SqsService(self._broker, access, strict=config.sqs_strict)
                 self._http.dialects[""] = self._sqs.respond
@@ -142,6 +137,7 @@ class Server:
                 await self._sqs.moves.resume()
                 self.http_port = await self._http.listen(config.host, config.http, tls)
                 self._http.ready = True
+            await self._start_coap()
         except BaseException as error:
             await self._close()
             if not isinstance(error, OSError):
@@ -155,6 +151,20 @@ class Server:
             "serving", host=config.host, port=self.port, http=self.http_port, coap=self.coap_port,
             data="a fabric" if config.store else config.data,
         )  # fmt: skip
+
+    async def _start_coap(self) -> None:
+        """Listen for CoAP, if it is wanted."""
+        config = self.config
+        if config.coap < 0:
+            return
+        from ringdove.frontends.coap.server import CoapServer  # noqa: PLC0415  if wanted
+        from ringdove.frontends.coap.site import Site  # noqa: PLC0415  if wanted
+
+        assert self._broker is not None
+        access = Access(self._broker, config.token)
+        site = Site(self._broker, access, self.native.give_back)
+        self._coap = CoapServer(self.native.runner, site.respond, config.coap_rate)
+        self.coap_port = await self._coap.listen(config.host, config.coap)
 
     @property
     def connected(self) -> bool:

@@ -41,7 +41,7 @@ class TestLibcoap:
         assert command(LIBCOAP, "-m", "post", "-t", "json", "-e", '{"kwh": 1}', url) == (b"", "")
         assert command(LIBCOAP, "-m", "put", "-N", "-e", "plain", f"{url}?key=m1") == (b"", "")
         [first] = queue.peek(1)
-        assert first.attributes == {"content-type": "application/json"}
+        assert first.attributes == {"content_type": "application/json"}
         got = [command(LIBCOAP, f"{url}?ack=auto")[0].strip() for _ in range(2)]
         assert got == [b'{"kwh": 1}', b"plain"]
 

@@ -26,7 +26,7 @@ class TestSending:
         )  # fmt: skip
         [message] = queue.receive()
         assert (message.body, message.key) == (b"21.5", b"m1")
-        assert message.attributes == {"site": "north", "content-type": "application/json"}
+        assert message.attributes == {"site": "north", "content_type": "application/json"}
 
     def test_one_that_need_not_be_confirmed_is_answered_likewise(self, queue, device):
         answer = device.ask(Code.POST, f"/q/{queue.name}", b"x", kind=Kind.NON)
@@ -83,7 +83,7 @@ class TestSending:
 
 class TestReceiving:
     def test_a_message_is_leased_until_it_is_deleted(self, queue, device):
-        queue.send(b"one", attributes={"content-type": "application/json"})
+        queue.send(b"one", attributes={"content_type": "application/json"})
         answer = device.ask(Code.GET, f"/q/{queue.name}")
         assert (answer.code, answer.payload) == (Code.CONTENT, b"one")
         assert answer.number(Option.CONTENT_FORMAT) == 50
@@ -112,7 +112,7 @@ class TestReceiving:
         assert (answer.code, answer.payload, answer.values(Option.ETAG)) == (Code.CONTENT, b"", [])
 
     def test_a_message_of_another_format_than_accepted_stays(self, queue, device):
-        queue.send(b"one", attributes={"content-type": "text/plain"})
+        queue.send(b"one", attributes={"content_type": "text/plain"})
         wanted = (Option.ACCEPT, uint(50))
         assert device.ask(Code.GET, f"/q/{queue.name}?ack=auto", b"", wanted).code == (
             Code.NOT_ACCEPTABLE

@@ -24,6 +24,14 @@ SlowdownMs = Annotated[
         "by default 400."
     ),
 ]
+UnixPath = Annotated[str | None, Parameter(help="Path of a unix socket for the native protocol.")]
+CoapPort = Annotated[int | None, Parameter(help="Port of CoAP for devices, by default none.")]
+CoapRate = Annotated[
+    int | None,
+    Parameter(
+        help="CoAP requests per second, by default 2000; devices beyond are told to come back."
+    ),
+]
 TlsCert = Annotated[
     str | None,
     Parameter(
@@ -43,9 +51,9 @@ def serve(
     host: str | None = None,
     port: int | None = None,
     http: int | None = None,
-    coap: int | None = None,
-    coap_rate: int | None = None,
-    unix: str | None = None,
+    coap: CoapPort = None,
+    coap_rate: CoapRate = None,
+    unix: UnixPath = None,
     token: str | None = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
@@ -75,12 +83,6 @@ def serve(
         Port of the native protocol, by default 7117; 0 for any free one, -1 for none.
     http
         Port of HTTP (SQS, REST, /metrics, /healthz, /readyz), by default 9324; 0 and -1 likewise.
-    coap
-        Port of CoAP (UDP), by default none; 0 for any free one.
-    coap_rate
-        CoAP requests per second; beyond, devices are told to come back later.
-    unix
-        Path of a unix socket for the native protocol.
     token
         A secret that clients must present: ringdove://:TOKEN@HOST:PORT.
     insecure
@@ -117,7 +119,9 @@ def _tell(server: Server, *, as_json: bool) -> None:
     """Say where the server can be reached."""
     host, secure = server.config.host, "s" if server.config.tls_cert else ""
     if as_json:
-        ports = {"port": server.port, "http": server.http_port, "coap": server.coap_port}
+        ports = {"port": server.port, "http": server.http_port}
+        if server.coap_port >= 0:
+            ports["coap"] = server.coap_port
         emit_json({"host": host, **ports})
         sys.stdout.flush()
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 #: The attribute.
-ATTRIBUTE = "content-type"
+ATTRIBUTE = "content_type"
 
 TEXT = 0
 LINK_FORMAT = 40

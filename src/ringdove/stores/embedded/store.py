@@ -199,13 +199,10 @@ class EmbeddedStore(local.OneNode):
             writer.graves.remove(state.key)
 
         await self._submit(state, partial(Change, edit, undo))
-        with self._lock:
-            # Whoever looked before the commit has loaded it once more.
-            loaded = self._states.pop(stripe, None)
-        for dead in (state, loaded):
-            if dead is not None:
-                dead.deleted = True
-                dead.announce()
+        # Whoever looked before the commit may have loaded it once more.
+        for dead in filter(None, (state, self._states.pop(stripe, None))):
+            dead.deleted = True
+            dead.announce()
 
     async def append(
         self, stripe: StripeId, segments: Sequence[Segment], version: int
