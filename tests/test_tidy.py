@@ -36,6 +36,7 @@ LAYERS = {
         "cluster",
         "spark",
         "tracing",
+        "fleet",
     },
     "cli": {
         "core",
@@ -48,7 +49,9 @@ LAYERS = {
         "models",
         "spark",
         "tracing",
+        "fleet",
     },
+    "fleet": {"core", "protocol", "controllers", "client", "tracing"},
     "spark": {"core", "stores", "controllers", "client", "tracing"},
     "tracing": {"core", "stores", "controllers", "client"},
 }
