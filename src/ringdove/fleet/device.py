@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from ringdove.fleet.ledger import Ledger
     from ringdove.fleet.plan import Plan
 
+#: Seconds to wait for an answer, where the protocol does not say.
+ANSWER_S = 30.0
+
 #: Seconds to wait after the first attempt that failed, and at most.
 _PAUSE_S, _PAUSE_S_MAX = 0.5, 8.0
 
@@ -63,15 +66,16 @@ class Device:
         self.trouble = trouble
         self._link = make_link(self)
         self._connected = False
-        #: Whether a reading is on its way.
+        #: Whether a reading is on its way, and whether it is the last.
         self.delivering = False
+        self.retired = False
 
     async def live(self, began_s: float) -> None:
         """Make the readings of a run that began at a time, and deliver each, however late."""
         clock = asyncio.get_running_loop().time
         plan = self._plan
         due_s = began_s + self._chance.uniform(0, plan.period_s)
-        while due_s < began_s + plan.seconds:
+        while due_s < began_s + plan.seconds and not self.retired:
             await asyncio.sleep(due_s - clock())
             self.delivering = True
             sequence = self._ledger.note_sent(self.number)

@@ -13,7 +13,8 @@ import httptools
 
 from ringdove.client import aio
 from ringdove.errors import ClientError, RemoteProtocolError, RingdoveError
-from ringdove.fleet.device import Busy
+from ringdove.fleet.device import ANSWER_S, Busy
+from ringdove.fleet.mqtt_link import MqttLink
 from ringdove.protocol.coap import packet as coap
 from ringdove.protocol.coap.outbox import Outbox
 from ringdove.protocol.coap.packet import Code, Kind, Option, Packet
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
     from ringdove.fleet.device import Device, Link
     from ringdove.fleet.plan import Plan
-
-#: Seconds to wait for an answer where the protocol does not say.
-_ANSWER_S = 30.0
 
 #: Devices that share a native connection.
 _PER_CONNECTION = 1_000
@@ -76,7 +74,7 @@ class CoapLink(asyncio.DatagramProtocol):
         while True:
             next_s = self._outbox.next_s()
             # Once the server has acknowledged without an answer, that comes by itself.
-            left_s = _ANSWER_S if next_s is None else max(0.0, next_s - loop.time())
+            left_s = ANSWER_S if next_s is None else max(0.0, next_s - loop.time())
             done, _ = await asyncio.wait([answer], timeout=left_s)
             if done:
                 return answer.result()
@@ -145,7 +143,7 @@ class HttpLink(asyncio.Protocol):
     async def open(self) -> None:
         """See Link."""
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(_ANSWER_S):
+        async with asyncio.timeout(ANSWER_S):
             await loop.create_connection(lambda: self, *self._address)
 
     async def send(self, body: bytes) -> None:
@@ -155,7 +153,7 @@ class HttpLink(asyncio.Protocol):
         answer = self._answer = asyncio.get_running_loop().create_future()
         self._parser = httptools.HttpResponseParser(self)
         self._transport.write(self._head + b"%d\r\n\r\n" % len(body) + body)
-        async with asyncio.timeout(_ANSWER_S):
+        async with asyncio.timeout(ANSWER_S):
             status = await answer
         if status in (429, 503):
             raise Busy(1)
@@ -249,6 +247,8 @@ def link_maker(plan: Plan, gateways: Gateways | None) -> Callable[[Device], Link
     """What makes the links of a plan's devices."""
     if gateways is not None:
         return lambda device: NativeLink(gateways, device)
+    if plan.protocol == "mqtt":
+        return lambda device: MqttLink(plan, device)
     if plan.protocol == "coap":
         return lambda device: CoapLink(plan, device)
     return lambda device: HttpLink(plan, device)

@@ -109,12 +109,14 @@ class Fleet:
             await asyncio.gather(over, stop, return_exceptions=True)
 
     async def _let_finish(self, devices: list[Device], lives: list[asyncio.Task[None]]) -> None:
-        """Give readings that are on their way a moment to arrive."""
-        delivering = [
-            life
-            for device, life in zip(devices, lives, strict=True)
-            if device.delivering and not life.done()
-        ]
+        """Let readings that are on their way arrive, if that takes but a moment; make no more."""
+        delivering = []
+        for device, life in zip(devices, lives, strict=True):
+            device.retired = True
+            if not device.delivering:
+                life.cancel()
+            elif not life.done():
+                delivering.append(life)
         if delivering:
             await asyncio.wait(delivering, timeout=_PATIENCE_STOPPED_S)
 

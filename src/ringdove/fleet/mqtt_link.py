@@ -1,0 +1,102 @@
+"""A device's MQTT connection: version 5, QoS 1, one message on its way at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, cast
+
+from ringdove.errors import ClientError
+from ringdove.fleet.device import ANSWER_S, Busy
+from ringdove.protocol.mqtt.codec import Decoder, encode
+from ringdove.protocol.mqtt.packets import V5, ConnAck, Connect, PubAck, Publish, Reason
+
+if TYPE_CHECKING:
+    from ringdove.fleet.device import Device
+    from ringdove.fleet.plan import Plan
+    from ringdove.protocol.mqtt.packets import Packet
+
+_REFUSED = 0x80
+
+#: Refusals after which the same message may be taken later.
+_LATER = {
+    Reason.SERVER_UNAVAILABLE, Reason.SERVER_BUSY, Reason.QUOTA_EXCEEDED,
+    Reason.CONNECTION_RATE_EXCEEDED, Reason.MESSAGE_RATE_TOO_HIGH, Reason.SERVER_SHUTTING_DOWN,
+}  # fmt: skip
+
+
+class MqttLink(asyncio.Protocol):
+    """See the module."""
+
+    def __init__(self, plan: Plan, device: Device) -> None:
+        self._address = plan.address
+        self._topic = plan.topic.format(queue=plan.queue, device=device.name)
+        user, _, password = (plan.token or "").rpartition(":")
+        self._hello = Connect(
+            device.name,
+            V5,
+            keep_alive_s=min(65_535, 60 + math.ceil(2 * plan.period_s)),
+            username=user or (device.name if plan.token else None),
+            password=password.encode() if plan.token else None,
+        )
+        self._id = 0
+        self._decoder = Decoder(V5)
+        self._answer: asyncio.Future[ConnAck | PubAck] | None = None
+        self._transport: asyncio.Transport | None = None
+
+    async def open(self) -> None:
+        """See Link."""
+        loop = asyncio.get_running_loop()
+        self._decoder = Decoder(V5)
+        async with asyncio.timeout(ANSWER_S):
+            await loop.create_connection(lambda: self, *self._address)
+        self._judge(await self._ask(self._hello))
+
+    async def send(self, body: bytes) -> None:
+        """See Link."""
+        self._id = self._id % 65_535 + 1
+        self._judge(await self._ask(Publish(self._topic, body, 1, self._id)))
+
+    async def _ask(self, packet: Packet) -> ConnAck | PubAck:
+        if self._transport is None:
+            raise ConnectionResetError("The server has hung up.")
+        answer: asyncio.Future[ConnAck | PubAck] = asyncio.get_running_loop().create_future()
+        self._answer = answer
+        self._transport.write(encode(packet, V5))
+        async with asyncio.timeout(ANSWER_S):
+            return await answer
+
+    def _judge(self, answer: ConnAck | PubAck) -> None:
+        if answer.reason in _LATER:
+            raise Busy(1)
+        if answer.reason >= _REFUSED:
+            told = (answer.properties or {}).get("reason_string", "")
+            raise ClientError(f"The server answers {answer.reason:#04x}. {told}".strip())
+
+    def close(self) -> None:
+        """See Link."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        self._transport = None
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(exc or ConnectionResetError("The server has hung up."))
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio."""
+        answer = self._answer
+        for packet in self._decoder.feed(data):
+            expected = isinstance(packet, ConnAck) or (
+                isinstance(packet, PubAck) and packet.packet_id == self._id
+            )
+            if expected and answer is not None and not answer.done():
+                answer.set_result(cast("ConnAck | PubAck", packet))
+        if self._decoder.failure is not None:
+            self.close()
