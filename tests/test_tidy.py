@@ -47,8 +47,10 @@ LAYERS = {
         "cluster",
         "models",
         "spark",
+        "tiers",
         "tracing",
     },
+    "tiers": {"core", "protocol", "stores", "controllers", "client"},
     "spark": {"core", "stores", "controllers", "client", "tracing"},
     "tracing": {"core", "stores", "controllers", "client"},
 }

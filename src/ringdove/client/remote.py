@@ -439,10 +439,17 @@ class RemoteBackend:
 
     async def account(self, command: str, arguments: dict[str, Any]) -> Any:
         """See Backend."""
-        ask: messages.Account = (command, arguments)
+        ask: messages.Command = (command, arguments)
         if command == "delete":
             return await self._remove(Verb.ACCOUNT, ask, InvalidArgument)
         return await self._get(Any, Verb.ACCOUNT, ask)
+
+    # -- tiers ----------------------------------------------------------------------------------
+
+    async def tier(self, command: str, arguments: dict[str, Any]) -> Any:
+        """Ask the manager of tiers; only a server that is one answers."""
+        ask: messages.Command = (command, arguments)
+        return await self._get(Any, Verb.TIER, ask)
 
 
 def _as_one_frame(segments: list[Segment]) -> list[Segment]:

@@ -203,7 +203,7 @@ async def _advance(broker: Broker, frame: Frame) -> Reply:
 
 
 async def _account(broker: Broker, frame: Frame) -> Reply:
-    command, arguments = messages.decode(messages.Account, frame.meta)
+    command, arguments = messages.decode(messages.Command, frame.meta)
     return messages.encode(await broker.account(command, arguments)), []
 
 
