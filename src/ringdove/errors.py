@@ -84,6 +84,12 @@ class QueueFull(ClientError):
     code = "queue_full"
 
 
+class QueueIsCopy(ClientError):
+    """The queue is a relay's copy of another broker's; only its origin takes messages."""
+
+    code = "queue_is_copy"
+
+
 class ReceiptStale(ClientError):
     """The lease named by the receipt has ended and its messages may be with somebody else."""
 

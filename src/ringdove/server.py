@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
-import msgspec
 import structlog
 
 from ringdove import limits, serving
@@ -32,11 +31,14 @@ from ringdove.frontends.rest.api import RestApi
 from ringdove.frontends.sqs.service import SqsService
 from ringdove.stores.embedded import EmbeddedStore
 from ringdove.stores.memory import MemoryStore
+from ringdove.tiers import roles
+from ringdove.tiers.roles import Tier, TierConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ringdove.stores.base import Store
+    from ringdove.tiers.relay import Relay
 
 
 #: Objects made between two looks for cycles; Python's own choice of 700 suits short programs.
@@ -47,7 +49,7 @@ _GC_THRESHOLD = 50_000
 _LOOK_S = 0.5
 
 
-class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ServerConfig(TierConfig, frozen=True, forbid_unknown_fields=True):
     """What a server may be told; the same names as flags, in the environment and in the file."""
 
     data: str = "./ringdove-data"
@@ -92,6 +94,7 @@ class Server:
         self._native: NativeServer | None = None
         self._http: HttpServer | None = None
         self._sqs: SqsService | None = None
+        self._tier: Tier | None = None
 
     @property
     def native(self) -> NativeServer:
@@ -99,10 +102,28 @@ class Server:
         assert self._native is not None
         return self._native
 
+    @property
+    def broker(self) -> Broker:
+        """What serves all requests, once started."""
+        assert self._broker is not None
+        return self._broker
+
+    @property
+    def relay(self) -> Relay:
+        """What pulls from the level before, where there is one."""
+        assert self._tier is not None
+        assert self._tier.relay is not None
+        return self._tier.relay
+
     async def start(self) -> None:
         """Open the store and listen."""
         config = self.config
         _refuse_exposed(config)
+        roles.check(config)
+        if config.upstream and config.store:
+            raise InvalidArgument(
+                "A relay keeps its copies in a data directory, not on a fabric: leave --store away."
+            )
         tls = _tls_context(config)
         self._broker = Broker(self._store or _open_store(config))
         self._broker.enqueuer.slowdown_s = config.slowdown_ms / 1000
@@ -134,6 +155,9 @@ class Server:
                 "Choose another port, 0 for any free one."
             ) from error
         self._announce()
+        self._tier = Tier.of(
+            config, self._broker, self.url, self._directory, lambda: len(self.native.connections)
+        )
         self._log.info(
             "serving", host=config.host, port=self.port, http=self.http_port,
             data="a fabric" if config.store else config.data,
@@ -157,10 +181,16 @@ class Server:
         config = self.config
         if self._directory is None or self.port < 0 or config.tls_cert is not None:
             return
+        serving.announce(self._directory, self.url)
+
+    @property
+    def url(self) -> str:
+        """Where clients on this machine reach the server."""
+        config = self.config
         secret = f":{quote(config.token, safe='')}@" if config.token else ""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)  # noqa: S104
         place = f"[{host}]" if ":" in host else host
-        serving.announce(self._directory, f"ringdove://{secret}{place}:{self.port}")
+        return f"ringdove{'s' if config.tls_cert else ''}://{secret}{place}:{self.port}"
 
     @property
     def _directory(self) -> Path | None:
@@ -170,6 +200,8 @@ class Server:
     async def _close(self) -> None:
         if self._directory is not None:
             serving.withdraw(self._directory)
+        if self._tier is not None:
+            await self._tier.close()
         if self._native is not None:
             await self._native.close()
         if self._http is not None:

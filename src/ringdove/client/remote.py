@@ -410,9 +410,12 @@ class RemoteBackend:
         owner: bytes,
         positions: Mapping[StripeId, int],
         lease_ms: int,
+        compression: str = "none",
     ) -> RemoteStream:
-        """See Backend."""
-        stream = RemoteStream(self.link, queue, subscription, owner, positions, lease_ms)
+        """See Backend; blocks may be compressed on their way."""
+        stream = RemoteStream(
+            self.link, queue, subscription, owner, positions, lease_ms, compression
+        )
         await stream.open()
         return stream
 

@@ -60,6 +60,7 @@ class RemoteStream:
         owner: bytes,
         positions: Mapping[StripeId, int],
         lease_ms: int,
+        compression: str = "none",
     ) -> None:
         self._lock = threading.RLock()
         self.fence = 0
@@ -71,6 +72,9 @@ class RemoteStream:
         self._subscription = subscription
         self._owner = owner
         self._lease_ms = lease_ms
+        self._compression = compression
+        #: Blocks that came damaged and were asked for again.
+        self.mismatches = 0
         self._number = 0
         #: Grows with every connection; blocks of an earlier one are not in the present window.
         self._generation = 0
@@ -106,6 +110,7 @@ class RemoteStream:
             list(self.cursors.items()),
             limits.STREAM_WINDOW_BYTES,
             self._lease_ms,
+            self._compression,
         )
         request = Request(Verb.STREAM, messages.encode(ask))
         request.on_begin = self._listen
@@ -164,6 +169,7 @@ class RemoteStream:
         try:
             [block] = blocks_of(frame, 1)
         except RemoteProtocolError:
+            self.mismatches += 1
             if wanted == cursor:
                 self._asked.discard(stripe)  # The very one that is wanted: ask at once.
             self._drop(stripe, nbytes, cursor)
@@ -242,13 +248,24 @@ class RemoteStream:
             raise self._failure
         with self._lock:
             self._acknowledged[stripe] = max(offset, self._acknowledged.get(stripe, 0))
-            held = self._held.get(stripe, deque())
-            freed = 0
-            while held and held[0][0] <= offset:
-                _, nbytes, generation = held.popleft()
-                if generation == self._generation:
-                    freed += nbytes
-        self._free(stripe, offset, freed)
+            freed_bytes = self._let_go(stripe, offset)
+        self._free(stripe, offset, freed_bytes)
+
+    def make_room(self, stripe: StripeId, offset: int) -> None:
+        """Everything below `offset` is kept elsewhere, though not done: more may come."""
+        with self._lock:
+            freed_bytes = self._let_go(stripe, offset)
+        self._free(stripe, -1, freed_bytes)
+
+    def _let_go(self, stripe: StripeId, offset: int) -> int:
+        """Forget what was handed out below `offset`; answers its bytes in the present window."""
+        held = self._held.get(stripe, deque())
+        freed_bytes = 0
+        while held and held[0][0] <= offset:
+            _, nbytes, generation = held.popleft()
+            if generation == self._generation:
+                freed_bytes += nbytes
+        return freed_bytes
 
     @_locked
     def rewind(self, stripe: StripeId, offset: int) -> None:

@@ -91,6 +91,12 @@ class Broker:
         """Make a queue; the same again is no error."""
         return await self._catalog.create(name, QueueSettings.make(**settings))
 
+    async def adopt_queue(self, origin: QueueInfo, settings: QueueSettings) -> QueueInfo:
+        """Make a copy of another broker's queue, under its name and id; only a relay fills it."""
+        return await self._catalog.create(
+            origin.name, settings.replace(relayed=True), queue_id=origin.id
+        )
+
     async def get_queue(self, name: str) -> QueueInfo:
         """The queue, or QueueNotFound."""
         return await self._catalog.get(name)

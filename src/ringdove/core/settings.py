@@ -24,6 +24,7 @@ Durability = Literal["disk", "memory"]
 Dequeue = Literal["wake", "retry", "monitor", "poll"]
 WhenFull = Literal["refuse", "drop-oldest"]
 WhenShort = Literal["degrade", "refuse"]
+RelayDone = Literal["stored", "consumed"]
 Spread = int | Literal["infinite", "auto"]
 
 _DAY_MS = 24 * 3600 * 1000
@@ -82,6 +83,12 @@ class QueueSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dequeue_pause_ms: int = 100
     #: How long a message id is remembered.
     dedup_ms: int = 300_000
+    #: When a broker is done with a message that a broker of the next level pulls: when that one has
+    #: stored it, or when it was consumed behind it.
+    relay_done: RelayDone = "stored"
+    #: Whether this is a copy of another broker's queue, which only a relay fills. Taking it away
+    #: makes the copy a queue of its own, should the origin be lost for good.
+    relayed: bool = False
     #: Free text by name: tags, and what a dialect such as SQS remembers of the queue.
     notes: dict[str, str] = {}
 
@@ -195,6 +202,7 @@ _WORDS: dict[str, tuple[object, ...]] = {
     "dequeue": get_args(Dequeue),
     "when_full": get_args(WhenFull),
     "when_short": get_args(WhenShort),
+    "relay_done": get_args(RelayDone),
     "spread": (1, limits.SPREAD_MAX, "infinite", "auto"),
 }
 

@@ -256,6 +256,8 @@ class Stream(msgspec.Struct, array_like=True):
     positions: list[tuple[Stripe, _U63]]
     window_bytes: int
     lease_ms: int
+    #: How blocks that are not compressed yet are to be compressed on their way: zstd, lz4 or none.
+    compression: str = "none"
 
 
 class Streaming(msgspec.Struct, array_like=True):

@@ -34,9 +34,10 @@ class QueueReport(msgspec.Struct):
     nbytes: int = 0
     #: Of each subscription, the sum of its floors: what it is done with.
     consumed: dict[str, int] = {}
-    #: Only where a relay feeds it: messages per second, what upstream has more, and the age of the
-    #: newest message when it came here.
+    #: Messages that came per second.
     rate: float = 0.0
+    #: Only where a relay feeds it: what upstream has more, and the age of the newest message when
+    #: it came here.
     behind: int = 0
     lag_ms: int = 0
     #: Blocks whose hash was wrong and that were asked for again.

@@ -84,6 +84,7 @@ STATUS: dict[type[Exception], int] = {
     errors.SubscriptionBusy: 409,
     errors.MessageTooLarge: 413,
     errors.QueueFull: 429,
+    errors.QueueIsCopy: 409,
     errors.ReceiptStale: 409,
     errors.SequenceRefused: 409,
     errors.FenceStale: 409,
