@@ -50,7 +50,7 @@ LAYERS = {
         "tiers",
         "tracing",
     },
-    "tiers": {"core", "protocol", "stores", "controllers", "client"},
+    "tiers": {"core", "protocol", "stores", "controllers", "client", "cluster"},
     "spark": {"core", "stores", "controllers", "client", "tracing"},
     "tracing": {"core", "stores", "controllers", "client"},
 }
