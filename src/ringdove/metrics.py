@@ -35,7 +35,8 @@ async def render(broker: Broker, native: NativeServer, http: HttpServer) -> byte
         with contextlib.suppress(QueueNotFound):  # Deleted meanwhile.
             queues.append(await broker.queue_stats(info.name))
     registry = CollectorRegistry()
-    registry.register(_Collector(broker, native, http, queues))
+    for collector in (_Collector(broker, native, http, queues), *http.collectors):
+        registry.register(collector)
     return generate_latest(registry)
 
 

@@ -27,16 +27,22 @@ from ringdove.errors import InvalidArgument, StoreUnavailable
 from ringdove.frontends.access import Access
 from ringdove.frontends.http import HttpServer
 from ringdove.frontends.native import NativeServer
+from ringdove.frontends.rest import tiers as rest_tiers
 from ringdove.frontends.rest.api import RestApi
 from ringdove.frontends.sqs.service import SqsService
+from ringdove.protocol.messages import Verb
 from ringdove.stores.embedded import EmbeddedStore
 from ringdove.stores.memory import MemoryStore
 from ringdove.tiers import roles
+from ringdove.tiers.gauges import TierCollector
+from ringdove.tiers.manager import Manager
+from ringdove.tiers.overview import Tiers
 from ringdove.tiers.roles import Tier, TierConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ringdove.frontends.rest.routes import Route
     from ringdove.stores.base import Store
     from ringdove.tiers.relay import Relay
 
@@ -95,6 +101,8 @@ class Server:
         self._http: HttpServer | None = None
         self._sqs: SqsService | None = None
         self._tier: Tier | None = None
+        #: What answers where to connect, if this server is a manager of tiers.
+        self.manager: Manager | None = None
 
     @property
     def native(self) -> NativeServer:
@@ -131,6 +139,10 @@ class Server:
             await self._broker.store.get("serving")  # A fabric that is not there is missed now.
             loop = asyncio.get_running_loop()
             self._native = NativeServer(self._broker, loop, config.token)
+            if config.manager:
+                self.manager = Manager(self._broker.store, config.alarm_webhook)
+                self._native.handlers[Verb.TIER] = self.manager.handle
+                self.manager.start()
             if config.port >= 0:
                 self.port = await self._native.listen(config.host, config.port, tls)
             if config.unix is not None:
@@ -140,8 +152,12 @@ class Server:
                 self._http = HttpServer(self._broker, self._native, access)
                 self._sqs = SqsService(self._broker, access, strict=config.sqs_strict)
                 self._http.dialects[""] = self._sqs.respond
+                more: list[Route] = []
+                if self.manager is not None:
+                    more = rest_tiers.routes(self.manager.tiers, Tiers)
+                    self._http.collectors.append(TierCollector(self.manager))
                 self._http.dialects["v1"] = RestApi(
-                    self._broker, authorize=access.authorize
+                    self._broker, authorize=access.authorize, more=more
                 ).respond
                 await self._sqs.moves.resume()
                 self.http_port = await self._http.listen(config.host, config.http, tls)
@@ -208,6 +224,8 @@ class Server:
             await self._http.close()
         if self._sqs is not None:
             await self._sqs.moves.close()
+        if self.manager is not None:
+            await self.manager.close()
         if self._broker is not None:
             await self._broker.close()
 

@@ -81,6 +81,10 @@ class TierFlags:
     "How long messages that are done stay for consumers from elsewhere, by default 10 minutes."
     relay_compression: Literal["none", "lz4", "zstd"] | None = None
     "How blocks are compressed on their way from upstream."
+    manager: Switch = None
+    "Be a manager: hear brokers and clients, and tell them where to connect."
+    alarm_webhook: str | None = None
+    "With --manager: a URL to which alarms are posted as JSON."
 
 
 def serve(

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Awaitable, Callable
 
+    from prometheus_client.registry import Collector
+
     from ringdove.controllers.broker import Broker
     from ringdove.frontends.access import Access
     from ringdove.frontends.exchange import Drive, HttpRequest
@@ -51,6 +53,8 @@ class HttpServer:
         self.ready = False
         #: By the first part of the path; the one under "" takes the rest.
         self.dialects: dict[str, Dialect] = {}
+        #: What /metrics tells besides the server's own, for its other roles.
+        self.collectors: list[Collector] = []
         #: Requests answered, and those answered with an error or not at all.
         self.requests = 0
         self.refused = 0

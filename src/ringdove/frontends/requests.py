@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ringdove.controllers.sending import Parcel
 from ringdove.core.dedup import Segment
 from ringdove.core.receipt import Receipt
-from ringdove.errors import ClientError, RingdoveError
+from ringdove.errors import ClientError, InvalidArgument, RingdoveError
 from ringdove.protocol import messages
 from ringdove.protocol.frames import blocks_of
 from ringdove.protocol.messages import Verb
@@ -207,6 +207,12 @@ async def _account(broker: Broker, frame: Frame) -> Reply:
     return messages.encode(await broker.account(command, arguments)), []
 
 
+async def _tier(broker: Broker, frame: Frame) -> Reply:  # noqa: ARG001
+    raise InvalidArgument(
+        "This server is no manager of tiers: one is started by 'ringdove serve --manager'."
+    )
+
+
 HANDLERS: dict[int, Handler] = {
     Verb.SEND: _send,
     Verb.ACKNOWLEDGE: _acknowledge,
@@ -228,4 +234,5 @@ HANDLERS: dict[int, Handler] = {
     Verb.POSITION: _position,
     Verb.ADVANCE: _advance,
     Verb.ACCOUNT: _account,
+    Verb.TIER: _tier,
 }

@@ -66,6 +66,20 @@ class BrokerReport(msgspec.Struct):
     queues: list[QueueReport] = []
     #: When it started, on its own clock: a smaller one is an older process.
     started_ms: int = 0
+    #: False while nobody should be sent there: a standby, or a broker that drains.
+    serving: bool = True
+
+
+class ClientReport(msgspec.Struct):
+    """A producer or a consumer, as it says itself."""
+
+    name: str
+    #: "producer" or "consumer".
+    role: str
+    region: str = ""
+    addresses: list[str] = []
+    #: Name of the broker it is connected to; "" while it has none.
+    at: str = ""
 
 
 class Place(msgspec.Struct):
@@ -101,7 +115,7 @@ class Beaten(msgspec.Struct):
     #: How long the report counts, and the manager's time.
     expires_ms: int
     now_ms: int
-    #: Where a relay should pull from, best first; empty when it may stay.
+    #: Where a relay should pull from or a client go, best first; empty when it may stay.
     go: list[Place] = []
 
 

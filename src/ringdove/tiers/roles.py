@@ -41,6 +41,9 @@ class TierConfig(msgspec.Struct, frozen=True):
     spool_bytes: int = SPOOL_BYTES
     relay_keep_ms: int = KEEP_MS
     relay_compression: str = "none"
+    #: Be a manager; and the URL to which it posts alarms.
+    manager: bool = False
+    alarm_webhook: str | None = None
 
 
 #: What `upstream` says when the manager is to choose.
@@ -69,6 +72,8 @@ def check(config: TierConfig) -> None:
         )
     if config.spool_bytes < 1 or config.relay_keep_ms < 0:
         raise InvalidArgument("spool_bytes must be above 0, relay_keep_ms 0 or more.")
+    if config.alarm_webhook is not None and not config.manager:
+        raise InvalidArgument("--alarm-webhook is for a manager: give --manager too.")
 
 
 class Tier:

@@ -22,7 +22,7 @@ from ringdove.frontends.rest.reading import read_json_body, read_query, segments
 from ringdove.frontends.rest.routes import Call, Role, Route, answer_raw
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from ringdove.controllers.broker import Broker
     from ringdove.frontends.exchange import Drive, HttpRequest, HttpResponse
@@ -38,12 +38,18 @@ class RestApi:
     """Answers the requests below /v1."""
 
     def __init__(
-        self, broker: Broker, *, token: str | None = None, authorize: Authorize | None = None
+        self,
+        broker: Broker,
+        *,
+        token: str | None = None,
+        authorize: Authorize | None = None,
+        more: Sequence[Route] = (),
     ) -> None:
         self._broker = broker
         self._token = token
         self.authorize = authorize
-        routes = [*ROUTES, openapi.route(self._describe)]
+        #: `more` are those of the other roles that the server has.
+        routes = [*ROUTES, *more, openapi.route(self._describe)]
         self._document = openapi.document(routes)
         #: Methods by pattern; a part in braces stands for any name.
         self._patterns: dict[tuple[str, ...], dict[str, Route]] = {}
