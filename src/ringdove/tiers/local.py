@@ -12,21 +12,19 @@ given to another program since is never sent a signal.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from ringdove import serving
-from ringdove.cluster.processes import Running, free_ports, is_alive
+from ringdove.cluster.processes import END_S, Running, end, free_ports, is_alive, kill
 from ringdove.errors import InvalidArgument, StoreUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 MANAGER = "manager"
@@ -34,9 +32,8 @@ _NOTE = "tiers.json"
 _HOST = "127.0.0.1"
 _LOOK_S = 0.02
 
-#: Seconds for a process to start, on a machine that has much to do, and to end.
+#: Seconds for a process to start, on a machine that has much to do.
 _START_S_MAX = 60
-_END_S_MAX = 15
 
 #: Servers that this process has started: Python warns of children that nobody remembers.
 _started: list[subprocess.Popen[bytes]] = []
@@ -131,51 +128,68 @@ class Topology:
         return self._brokers[name]
 
     def up(self, on_started: Callable[[LocalBroker], None] | None = None) -> None:
-        """Start whatever does not run; brokers nearer the producers first."""
-        for broker in self._brokers.values():
-            self.start(broker.name)
+        """Start whatever does not run, all at once; returns when everything serves."""
+        children = {name: self._spawn(broker) for name, broker in self._brokers.items()}
+        for name, child in children.items():
+            self._await_start(name, child)
             if on_started is not None:
-                on_started(broker)
+                on_started(self._brokers[name])
 
     def down(self) -> list[str]:
         """End everything in good order; answers the names of what ran."""
-        running = [name for name in reversed(self._brokers) if self.pid(name)]
-        for name in running:
-            self._signal(name, signal.SIGTERM)
-        for name in running:
-            self._await_end(name)
-        return running
+        running = {
+            name: process
+            for name in reversed(self._brokers)
+            if (process := self._process(name)) is not None
+        }
+        end(list(running.values()))
+        _reap(running.values())
+        return list(running)
 
-    def pid(self, name: str) -> int:
-        """The process that serves the broker; 0 when none does."""
-        process = Running(serving.holder(self.directory / name), self.directory / name)
-        return process.pid if is_alive(process) else 0
+    def is_up(self, name: str) -> bool:
+        """Whether a broker serves."""
+        return self._process(name) is not None
+
+    def _process(self, name: str) -> Running | None:
+        directory = self.directory / self.broker(name).name
+        process = Running(serving.holder(directory), directory)
+        return process if is_alive(process) else None
 
     def start(self, name: str) -> None:
         """Start one, unless it runs; returns when it serves."""
-        broker, log_path = self.broker(name), self.directory / f"{name}.log"
-        if self.pid(name):
-            return
+        self._await_start(name, self._spawn(self.broker(name)))
+
+    def _spawn(self, broker: LocalBroker) -> subprocess.Popen[bytes] | None:
+        if self.is_up(broker.name):
+            return None
         environment = {k: v for k, v in os.environ.items() if not k.startswith("RINGDOVE_")}
-        with log_path.open("ab") as log:
+        with self._log(broker.name).open("ab") as log:
             child = subprocess.Popen(  # noqa: S603  our own program
                 self._command(broker), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 env=environment, start_new_session=True,
             )  # fmt: skip
         _started.append(child)
+        return child
+
+    def _await_start(self, name: str, child: subprocess.Popen[bytes] | None) -> None:
         deadline_s = time.monotonic() + _START_S_MAX
-        while not self.pid(name):
-            if child.poll() is not None or time.monotonic() > deadline_s:
-                said = log_path.read_text(errors="replace").strip().splitlines()
+        while not self.is_up(name):
+            if child is None or child.poll() is not None or time.monotonic() > deadline_s:
+                said = self._log(name).read_text(errors="replace").strip().splitlines()
                 raise StoreUnavailable(
                     f"Broker {name!r} does not start: {said[-1] if said else 'no answer'}"
                 )
             time.sleep(_LOOK_S)
 
+    def _log(self, name: str) -> Path:
+        return self.directory / f"{name}.log"
+
     def kill(self, name: str) -> None:
         """End one at once, as a power cut would."""
-        self._signal(name, signal.SIGKILL)
-        self._await_end(name)
+        process = self._process(name)
+        if process is not None:
+            kill([process])
+            _reap([process])
 
     def _command(self, broker: LocalBroker) -> list[str]:
         command = [
@@ -188,15 +202,10 @@ class Topology:
         command += ["--region", broker.region, "--managers", self.manager.url]
         return [*command, "--upstream", "manager"] if broker.level else command
 
-    def _signal(self, name: str, number: signal.Signals) -> None:
-        pid = self.pid(self.broker(name).name)
-        if pid:
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
 
-    def _await_end(self, name: str) -> None:
-        deadline_s = time.monotonic() + _END_S_MAX
-        while self.pid(name):
-            if time.monotonic() > deadline_s:
-                raise StoreUnavailable(f"Broker {name!r} did not end within {_END_S_MAX} s.")
-            time.sleep(_LOOK_S)
+def _reap(ended: Iterable[Running]) -> None:
+    """Forget children that have ended."""
+    pids = {process.pid for process in ended}
+    for child in [child for child in _started if child.pid in pids]:
+        child.wait(END_S)
+        _started.remove(child)

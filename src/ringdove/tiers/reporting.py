@@ -128,7 +128,7 @@ class Reporter:
                 report = await self.report()
                 told = await self._managers.ask("beat", {"report": to_wire(report)})
                 beaten = msgspec.convert(told, Beaten)
-                if beaten.go and self._relay is not None:
+                if beaten.go and report.upstream and self._relay is not None:
                     self._relay.move()
                 silent = False
             except (RingdoveError, OSError, msgspec.ValidationError) as error:
