@@ -223,7 +223,7 @@ def _measure(system: System, messages: int) -> Row:
             sent.append(number)
 
     def consume() -> None:
-        while len(done) < messages and (found := _received(system)) is not None:
+        while len(set(done)) < messages and (found := _received(system)) is not None:
             number, receipt = found
             time.sleep(_WORK_S)
             with contextlib.suppress(RingdoveError):
