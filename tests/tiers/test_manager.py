@@ -150,15 +150,30 @@ def test_a_relay_that_should_move_is_told_where(manager):
     run(scenario())
 
 
-def test_a_client_whose_broker_has_gone_is_told_where(manager):
+def test_a_client_whose_broker_drains_is_told_where(manager):
+    async def scenario():
+        async def told(at):
+            client = ClientReport("c1", "producer", at=at)
+            answer = await manager.do("beat_client", {"report": to_wire(client)})
+            assert answer["expires_ms"] == CLIENT_EXPIRES_MS
+            return [place["name"] for place in answer["go"]]
+
+        await beat(manager, report("core"), report("spare"))
+        assert await told("core") == []
+        await beat(manager, report("core", serving=False))
+        assert await told("core") == ["spare"]
+
+    run(scenario())
+
+
+def test_who_is_at_a_broker_that_is_silent_may_stay(manager):
+    """The manager may have just come, or be the one that is cut off."""
+
     async def scenario():
         await beat(manager, report("core"))
-        client = ClientReport("c1", "producer", at="gone")
-        told = await manager.do("beat_client", {"report": to_wire(client)})
-        assert [place["name"] for place in told["go"]] == ["core"]
-        assert told["expires_ms"] == CLIENT_EXPIRES_MS
-        client.at = "core"
-        assert (await manager.do("beat_client", {"report": to_wire(client)}))["go"] == []
+        for client in (ClientReport("c1", "producer", at="silent"), ClientReport("c2", "producer")):
+            answer = await manager.do("beat_client", {"report": to_wire(client)})
+            assert answer["go"] == []
 
     run(scenario())
 

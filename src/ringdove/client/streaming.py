@@ -3,7 +3,9 @@
 Each stripe has an offset that is wanted next. A block that starts there is taken; one that came
 already is dropped; when one is missing or damaged, the wanted offset is asked for again, once, and
 everything until it comes is dropped. A broken connection is one way to lose blocks: after the next
-welcome the stream is opened again where it stands, under a new fence.
+welcome the stream is opened again where it stands, under a new fence. That may be another broker of
+tiers: a position means the same there. One without the subscription is given it; one without the
+queue is left for another; one that has trimmed the position refuses it.
 """
 
 from __future__ import annotations
@@ -15,13 +17,19 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from ringdove import limits
 from ringdove.controllers.streaming import StreamedBlock
-from ringdove.errors import ConnectionClosed, RemoteProtocolError, RingdoveError
+from ringdove.errors import (
+    ConnectionClosed,
+    QueueNotFound,
+    RemoteProtocolError,
+    RingdoveError,
+    SubscriptionNotFound,
+)
 from ringdove.pending import Pending
 from ringdove.protocol import frames, messages
 from ringdove.protocol.frames import blocks_of
 from ringdove.protocol.messages import Verb
 from ringdove.protocol.session import Request, SessionState, decode_error
-from ringdove.stores.base import StripeId
+from ringdove.stores.base import Start, StripeId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -111,6 +119,7 @@ class RemoteStream:
             limits.STREAM_WINDOW_BYTES,
             self._lease_ms,
             self._compression,
+            exact=self._link.endpoints.differ,
         )
         request = Request(Verb.STREAM, messages.encode(ask))
         request.on_begin = self._listen
@@ -124,7 +133,31 @@ class RemoteStream:
         error = request.answer.error()
         if error is None:
             self._begin(request.answer.result())
-        elif isinstance(error, RingdoveError):
+        elif isinstance(error, RingdoveError) and not self._settle_in(error):
+            self._fail(error)
+
+    def _settle_in(self, error: RingdoveError) -> bool:
+        """Make up for what the next broker lacks; False where that is not what is wrong."""
+        if not self._link.endpoints.differ or not self.cursors:
+            return False
+        if isinstance(error, QueueNotFound):
+            self._link.lost(f"The broker has no queue {self._queue!r}.")
+        elif isinstance(error, SubscriptionNotFound):
+            # What was acknowledged is told once the stream has begun, and moves it on.
+            ask = messages.Subscribe(self._queue, self._subscription, Start("earliest"))
+            request = self._opening = Request(Verb.SUBSCRIBE, messages.encode(ask))
+            request.answer.when_done(partial(self._subscribed, request))
+            self._link.submit(request)
+        else:
+            return False
+        return True
+
+    def _subscribed(self, request: Request) -> None:
+        self._opening = None
+        error = request.answer.error()
+        if error is None:
+            self._link.submit(self._request())
+        elif isinstance(error, RingdoveError) and not self._settle_in(error):
             self._fail(error)
 
     @_locked

@@ -206,11 +206,13 @@ class Broker:
         owner: bytes,
         positions: Mapping[StripeId, int],
         lease_ms: int,
+        *,
+        exact: bool = False,
     ) -> BlockStream:
-        """Claim a subscription for ordered streaming."""
+        """Claim a subscription for ordered streaming; `exact` refuses positions trimmed already."""
         info = await self._catalog.get(queue)
         stream = BlockStream(self.store, info, subscription, owner, lease_ms)
-        await stream.open(positions)
+        await stream.open(positions, exact=exact)
         return stream
 
     # -- reading by offset ----------------------------------------------------------------------

@@ -49,7 +49,7 @@ class ServerStream:
         positions = {StripeId(*stripe): offset for stripe, offset in ask.positions}
         self._server.runner.spawn(
             self._server.broker.stream(
-                ask.queue, ask.subscription, ask.owner, positions, ask.lease_ms
+                ask.queue, ask.subscription, ask.owner, positions, ask.lease_ms, exact=ask.exact
             ),
             self._opened,
         )

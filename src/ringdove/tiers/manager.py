@@ -131,21 +131,20 @@ class Manager:
         """A broker's report; answers `Beaten`, with places for a relay that should move."""
         report = read(_Report, arguments).report
         await self.registry.hear(report)
-        beaten = Beaten(BROKER_EXPIRES_MS, self.registry.store.clock.now_ms())
-        if report.level and report.serving:
-            where = Where(
-                "relay", report.level, report.region, name=report.name, at=report.upstream
-            )
-            beaten.go = moves(await self.registry.candidates(), where)
-        return to_wire(beaten)
+        where = Where("relay", report.level, report.region, name=report.name, at=report.upstream)
+        return await self._beaten(BROKER_EXPIRES_MS, where)
 
     async def _beat_client(self, arguments: dict[str, Any]) -> Any:
         """A client's report; answers `Beaten`, with places if it should move."""
         report = read(_ReportOfClient, arguments).report
         self.registry.hear_client(report)
-        beaten = Beaten(CLIENT_EXPIRES_MS, self.registry.store.clock.now_ms())
-        if report.at:
-            where = Where(report.role, 0, report.region, report.addresses, report.name, report.at)
+        where = Where(report.role, 0, report.region, report.addresses, report.name, report.at)
+        return await self._beaten(CLIENT_EXPIRES_MS, where)
+
+    async def _beaten(self, expires_ms: int, where: Where) -> Any:
+        """Answer who is at a broker; who is at one that is silent knows best whether it is gone."""
+        beaten = Beaten(expires_ms, self.registry.store.clock.now_ms())
+        if where.at in await self.registry.brokers():
             beaten.go = moves(await self.registry.candidates(), where)
         return to_wire(beaten)
 

@@ -123,7 +123,7 @@ def _broker_view(seen: Seen) -> BrokerView:
         report.level,
         report.region,
         without_secret(report.url),
-        report.upstream,
+        without_secret(report.upstream),
         _state(seen),
         round(seen.rate, 1),
         max((queue.lag_ms for queue in queues), default=0) / 1000,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ringdove.client.address import parse
 from ringdove.core.settings import check_name
 from ringdove.errors import InvalidArgument
 from ringdove.pending import Pending
@@ -138,6 +139,7 @@ class Registry:
     async def hear(self, report: BrokerReport) -> Seen:
         """A broker has reported itself."""
         check_name(report.name, "broker")
+        parse(report.url)
         brokers = await self.brokers()
         now_ms = self.store.clock.now_ms()
         before = brokers.get(report.name)
