@@ -74,7 +74,7 @@ class Topology:
                 f"A topology has 2 to {LEVELS_MAX} levels and 1 to {REGIONS_MAX} regions, not "
                 f"{levels} and {regions}."
             )
-        if (directory / _NOTE).exists():
+        if cls.exists(directory):
             raise InvalidArgument(
                 f"{directory} has a topology already: 'ringdove tier down' ends it; "
                 "start it again as it is without --levels and --regions."
@@ -96,6 +96,11 @@ class Topology:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / _NOTE).write_bytes(msgspec.json.encode(brokers))
         return cls(directory, brokers)
+
+    @staticmethod
+    def exists(directory: Path) -> bool:
+        """Whether a directory has a topology."""
+        return (directory / _NOTE).exists()
 
     @classmethod
     def load(cls, directory: Path) -> Topology:
