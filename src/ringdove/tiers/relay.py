@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 _LOOK_S = 1.0
 _AGAIN_S = 0.5
 
-#: Seconds without an answer after which an upstream is given up and another one looked for.
+#: Seconds of silence after which a connection is broken off, and without any after which an
+#: upstream is given up and another one looked for.
+_SILENCE_S = 2.0
 _SESSION_S = 3.0
 
 #: Bytes that a copy may hold, and how long what is done stays for others to take over from.
@@ -71,7 +73,7 @@ class Relay:
         self._broker = broker
         self._options = options
         self._find = find
-        self._link = {"session_s": _SESSION_S, **link}
+        self._link = {"silence_s": _SILENCE_S, "session_s": _SESSION_S, **link}
         #: Where it pulls from, while it does.
         self.upstream: Place | None = None
         #: By queue.
