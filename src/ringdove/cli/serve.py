@@ -93,13 +93,14 @@ def serve(
     from ringdove.config import server_config
     from ringdove.server import run_server
 
+    named = session.told.get() and not (memory or store)
     chosen: dict[str, Any] = {
         "store": store, "slowdown_ms": slowdown_ms, "host": host, "port": port, "http": http,
         "unix": unix, "token": token,
         "tls_cert": tls_cert, "tls_key": tls_key, "tls_client_ca": tls_client_ca,
         "insecure": insecure or None, "sqs_strict": sqs_strict or None,
         "memory": memory or None, "idle_s": idle_s,
-        "data": None if memory or store else str(session.directory()),
+        "data": str(session.directory()) if named else None,
     }  # fmt: skip
     config = server_config(chosen)
     _set_up_log(log)
