@@ -155,6 +155,12 @@ class NotAuthorized(FatalClientError):
     code = "not_authorized"
 
 
+class NotIdentified(NotAuthorized):
+    """The caller gave no credentials, or such as nobody has."""
+
+    code = "not_identified"
+
+
 class RemoteProtocolError(RingdoveError):
     """Bytes received are not what their format promises."""
 

@@ -115,7 +115,7 @@ def serve(
     chosen: dict[str, Any] = {}
     for group in (flags, tier):
         chosen |= asdict(group) if group is not None else {}
-    if not chosen.get("memory") and not chosen.get("store"):
+    if session.told.get() and not chosen.get("memory") and not chosen.get("store"):
         chosen["data"] = str(session.directory())
     config = server_config(chosen)
     _set_up_log(log)

@@ -13,7 +13,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from ringdove.controllers.accounts import DEFAULT_ACCOUNT, Quotas, may, owner_of
-from ringdove.errors import InvalidArgument, LimitExceeded, NotAuthorized
+from ringdove.errors import InvalidArgument, LimitExceeded, NotAuthorized, NotIdentified
 from ringdove.protocol import sigv4
 from ringdove.protocol.sigv4 import SignatureRefused
 
@@ -74,7 +74,7 @@ class Access:
         try:
             account, key, _ = await self.by_signature(request)
         except SignatureRefused as refusal:
-            raise NotAuthorized(
+            raise NotIdentified(
                 f"{refusal.message} Sign the request, or give an access key and its secret as user "
                 "and password."
             ) from None
@@ -89,7 +89,7 @@ class Access:
         found = await self._accounts.find_key(key_id)
         known = found[1].secret if found is not None else ""
         if not secrets.compare_digest(secret.encode(), known.encode()) or found is None:
-            raise NotAuthorized("There is no such access key, or its secret is another one.")
+            raise NotIdentified("There is no such access key, or its secret is another one.")
         return found
 
     async def by_signature(self, request: HttpRequest) -> tuple[Account, AccessKey, str]:
