@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import time
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 
+from ringdove.core.delays import BOUNDS_MS
 from ringdove.errors import QueueNotFound
 
 if TYPE_CHECKING:
@@ -76,8 +82,20 @@ class _Collector:
         yield GaugeMetricFamily(
             "ringdove_receivers_parked", "Receivers that wait.", value=dequeuer.parked
         )
+        yield self._delays()
         yield from self._collect_nodes()
         yield from self._collect_queues()
+
+    def _delays(self) -> Metric:
+        delays = self._broker.dequeuer.delays
+        totals = accumulate(delays.counts)
+        bounds = [*(f"{bound_ms / 1000:g}" for bound_ms in BOUNDS_MS), "+Inf"]
+        return HistogramMetricFamily(
+            "ringdove_delivery_delay_seconds",
+            "From a message's arrival to its first delivery; of each run of messages, the first.",
+            buckets=list(zip(bounds, totals, strict=True)),
+            sum_value=delays.total_ms / 1000,
+        )
 
     def _collect_nodes(self) -> Iterator[Metric]:
         latency = GaugeMetricFamily(

@@ -210,18 +210,14 @@ class Described(NamedTuple):
 def describe() -> list[Described]:
     """Every setting, in the order of the class."""
     told = msgspec.json.schema(QueueSettings)["$defs"]["QueueSettings"]["properties"]
-    defaults = QueueSettings()
-    return [
-        Described(
-            name,
-            told[name]["description"],
-            getattr(defaults, name),
-            _WORDS.get(name, ()) if name != "spread" else (),
-            *_RANGES.get(name, (None, None)),
-            name in SHAPING,
-        )
-        for name in SETTING_NAMES
-    ]
+    return [_described(name, told[name]["description"]) for name in SETTING_NAMES]
+
+
+def _described(name: str, text: str) -> Described:
+    least, most = _RANGES.get(name, (None, None))
+    words = () if name == "spread" else _WORDS.get(name, ())
+    default = getattr(QueueSettings(), name)
+    return Described(name, text, default, words, least, most, name in SHAPING)
 
 
 def check_name(name: str, kind: str = "queue") -> str:
