@@ -15,8 +15,9 @@ import ipaddress
 import os
 import signal
 import ssl
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 import msgspec
@@ -26,6 +27,7 @@ from ringdove import limits, serving
 from ringdove.controllers.broker import Broker
 from ringdove.errors import InvalidArgument, StoreUnavailable
 from ringdove.frontends.access import Access
+from ringdove.frontends.console.api import Console
 from ringdove.frontends.http import HttpServer
 from ringdove.frontends.native import NativeServer
 from ringdove.frontends.rest.api import RestApi
@@ -76,6 +78,9 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory: bool = False
     #: End when nobody has been connected for so many seconds; 0 for never.
     idle_s: int = 0
+    #: For the console: the directories of the fabric's cluster or plan, and of a pipeline.
+    cluster: str | None = None
+    pipeline: str | None = None
 
 
 class Server:
@@ -92,6 +97,7 @@ class Server:
         self._native: NativeServer | None = None
         self._http: HttpServer | None = None
         self._sqs: SqsService | None = None
+        self._console: Console | None = None
 
     @property
     def native(self) -> NativeServer:
@@ -119,8 +125,12 @@ class Server:
                 self._http = HttpServer(self._broker, self._native, access)
                 self._sqs = SqsService(self._broker, access, strict=config.sqs_strict)
                 self._http.dialects[""] = self._sqs.respond
+                self._console = Console(
+                    self._broker, self._native, self._http, access, _views(config)
+                )
+                self._http.dialects["console"] = self._console.respond
                 self._http.dialects["v1"] = RestApi(
-                    self._broker, authorize=access.authorize
+                    self._broker, authorize=self._console.sessions.authorize
                 ).respond
                 await self._sqs.moves.resume()
                 self.http_port = await self._http.listen(config.host, config.http, tls)
@@ -176,6 +186,8 @@ class Server:
             await self._http.close()
         if self._sqs is not None:
             await self._sqs.moves.close()
+        if self._console is not None:
+            self._console.close()
         if self._broker is not None:
             await self._broker.close()
 
@@ -242,6 +254,29 @@ def _open_store(config: ServerConfig) -> Store:
 
         return FabricStore(config.store)
     return MemoryStore() if config.memory else EmbeddedStore(config.data)
+
+
+def _views(config: ServerConfig) -> dict[str, Callable[[], Any]]:
+    """What the console can look at besides queues; imported by the first who looks."""
+    views: dict[str, Callable[[], Any]] = {}
+    if config.store is not None:
+        views["fabric"] = partial(_look_at_fabric, config.store, config.cluster)
+    if config.pipeline is not None:
+        views["pipeline"] = partial(_look_at_pipeline, config.pipeline)
+    return views
+
+
+def _look_at_fabric(url: str, place: str | None) -> dict[str, Any]:
+    from ringdove.cluster.outlook import look_at_fabric  # noqa: PLC0415
+
+    return look_at_fabric(url, place)
+
+
+def _look_at_pipeline(directory: str) -> dict[str, Any]:
+    from ringdove.spark.pipeline.project import Project  # noqa: PLC0415
+    from ringdove.spark.pipeline.status import look  # noqa: PLC0415
+
+    return look(Project.open(Path(directory)))
 
 
 def _refuse_exposed(config: ServerConfig) -> None:

@@ -52,6 +52,8 @@ def serve(
     sqs_strict: Flag = False,
     memory: Flag = False,
     idle_s: int | None = None,
+    cluster: str | None = None,
+    pipeline: str | None = None,
     log: Literal["text", "json"] = "text",
     json: JsonFlag = False,
 ) -> None:
@@ -72,7 +74,7 @@ def serve(
     port
         Port of the native protocol, by default 7117; 0 for any free one, -1 for none.
     http
-        Port of HTTP (SQS, REST, /metrics, /healthz, /readyz), by default 9324; 0 and -1 likewise.
+        Port of HTTP (SQS, REST, /console, /metrics, ...), by default 9324; 0 and -1 likewise.
     unix
         Path of a unix socket for the native protocol.
     token
@@ -85,6 +87,10 @@ def serve(
         Keep queues in memory only; they vanish with the server.
     idle_s
         End by itself when nobody has been connected for so many seconds.
+    cluster
+        For the console: the directory of the store's cluster, or that of its plan.
+    pipeline
+        For the console: the directory of a pipeline's project.
     log
         How to write the log on standard error.
     json
@@ -99,6 +105,7 @@ def serve(
         "tls_cert": tls_cert, "tls_key": tls_key, "tls_client_ca": tls_client_ca,
         "insecure": insecure or None, "sqs_strict": sqs_strict or None,
         "memory": memory or None, "idle_s": idle_s,
+        "cluster": cluster, "pipeline": pipeline,
         "data": None if memory or store else str(session.directory()),
     }  # fmt: skip
     config = server_config(chosen)
@@ -116,7 +123,7 @@ def _tell(server: Server, *, as_json: bool) -> None:
         return
     say(f"Serving on ringdove{secure}://{host}:{server.port}")
     if server.http_port >= 0:
-        say(f"SQS and REST on http{secure}://{host}:{server.http_port}")
+        say(f"SQS and REST on http{secure}://{host}:{server.http_port}, /console in a browser")
     say("Ctrl-C ends.")
 
 

@@ -22,7 +22,7 @@ from ringdove.frontends.rest.reading import read_json_body, read_query, segments
 from ringdove.frontends.rest.routes import Call, Role, Route, answer_raw
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from ringdove.controllers.broker import Broker
     from ringdove.frontends.exchange import Drive, HttpRequest, HttpResponse
@@ -35,16 +35,22 @@ _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 class RestApi:
-    """Answers the requests below /v1."""
+    """Answers the requests below /v1, or those of other routes of its kind."""
 
     def __init__(
-        self, broker: Broker, *, token: str | None = None, authorize: Authorize | None = None
+        self,
+        broker: Broker,
+        *,
+        token: str | None = None,
+        authorize: Authorize | None = None,
+        routes: Sequence[Route] | None = None,
     ) -> None:
         self._broker = broker
         self._token = token
         self.authorize = authorize
-        routes = [*ROUTES, openapi.route(self._describe)]
-        self._document = openapi.document(routes)
+        if routes is None:
+            routes = [*ROUTES, openapi.route(self._describe)]
+            self._document = openapi.document(routes)
         #: Methods by pattern; a part in braces stands for any name.
         self._patterns: dict[tuple[str, ...], dict[str, Route]] = {}
         for route in routes:
@@ -102,7 +108,7 @@ class RestApi:
         """Whether the caller said who it is, so that another word would not help."""
         if self._token is not None and not self._holds_token(request):
             return False
-        return b"authorization" in request.headers
+        return b"authorization" in request.headers or b"cookie" in request.headers
 
     def _find(self, request: HttpRequest) -> tuple[Route, dict[str, str]]:
         parts = segments(request)
