@@ -92,7 +92,7 @@ function clock(_, ticks) {
 
 function drawMarks(plot, marks) {
   const { ctx, bbox } = plot;
-  for (const mark of marks) {
+  for (const [row, mark] of marks.entries()) {
     if (mark.at === null || mark.at === undefined) continue;
     const across = mark.scale === "y";
     const at = plot.valToPos(mark.at, across ? "y" : "x", true);
@@ -105,12 +105,14 @@ function drawMarks(plot, marks) {
     if (across) {
       ctx.moveTo(bbox.left, at);
       ctx.lineTo(bbox.left + bbox.width, at);
-      ctx.fillText(mark.label, bbox.left + 6 * devicePixelRatio, at - 4 * devicePixelRatio);
+      ctx.textAlign = "left";
+      const above = at > bbox.top + 16 * devicePixelRatio;
+      ctx.fillText(mark.label, bbox.left + 6 * devicePixelRatio, at + (above ? -4 : 13) * devicePixelRatio);
     } else {
       ctx.moveTo(at, bbox.top);
       ctx.lineTo(at, bbox.top + bbox.height);
       ctx.textAlign = at > bbox.left + bbox.width / 2 ? "right" : "left";
-      ctx.fillText(mark.label, at + (ctx.textAlign === "right" ? -5 : 5) * devicePixelRatio, bbox.top + 11 * devicePixelRatio);
+      ctx.fillText(mark.label, at + (ctx.textAlign === "right" ? -5 : 5) * devicePixelRatio, bbox.top + (11 + 14 * row) * devicePixelRatio);
     }
     ctx.stroke();
     ctx.restore();
