@@ -273,9 +273,11 @@ def _look_at_fabric(url: str, place: str | None) -> dict[str, Any]:
 
 
 def _look_at_pipeline(directory: str) -> dict[str, Any]:
-    from ringdove.spark.pipeline.project import Project  # noqa: PLC0415
-    from ringdove.spark.pipeline.status import look  # noqa: PLC0415
-
+    try:
+        from ringdove.spark.pipeline.project import Project  # noqa: PLC0415
+        from ringdove.spark.pipeline.status import look  # noqa: PLC0415
+    except ImportError:
+        raise InvalidArgument("Pipelines need Spark: pip install 'ringdove[spark]'.") from None
     return look(Project.open(Path(directory)))
 
 
