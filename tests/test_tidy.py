@@ -24,7 +24,7 @@ LAYERS = {
     "controllers": {"core", "stores"},
     "cluster": {"core", "stores"},
     "client": {"core", "protocol", "stores", "controllers"},
-    "frontends": {"core", "protocol", "stores", "controllers", "metrics"},
+    "frontends": {"core", "protocol", "stores", "controllers", "models", "metrics"},
     "bench": {
         "core",
         "protocol",

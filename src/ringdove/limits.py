@@ -185,5 +185,15 @@ HTTP_HEAD_BYTES_MAX = 64 * 1024
 #: Connections that wait to be accepted: thousands of devices may come at once.
 HTTP_BACKLOG = 2_048
 
+#: Seconds that a session of the console lasts: a working day.
+SESSION_S_MAX = 12 * 3600
+
+#: Failed attempts to sign in, after which a minute must pass.
+LOGIN_FAILURES_MAX = 10
+
+#: Streams of live figures; and queues that one of them shows: a page of a table.
+FEEDS_MAX = 256
+FEED_QUEUES_MAX = 200
+
 #: Seconds that a Java may take to say its version: a tenth of one, or a few on a busy machine.
 JAVA_ANSWER_SECONDS_MAX = 30

@@ -15,8 +15,9 @@ import ipaddress
 import os
 import signal
 import ssl
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 import structlog
@@ -25,6 +26,7 @@ from ringdove import limits, serving
 from ringdove.controllers.broker import Broker
 from ringdove.errors import InvalidArgument, StoreUnavailable
 from ringdove.frontends.access import Access
+from ringdove.frontends.console.api import Console
 from ringdove.frontends.http import HttpServer
 from ringdove.frontends.native import NativeServer
 from ringdove.frontends.rest import tiers as rest_tiers
@@ -84,6 +86,9 @@ class ServerConfig(TierConfig, frozen=True, forbid_unknown_fields=True):
     memory: bool = False
     #: End when nobody has been connected for so many seconds; 0 for never.
     idle_s: int = 0
+    #: For the console: the directories of the fabric's cluster or plan, and of a pipeline.
+    cluster: str | None = None
+    pipeline: str | None = None
 
 
 class Server:
@@ -103,6 +108,7 @@ class Server:
         self._tier: Tier | None = None
         #: What answers where to connect, if this server is a manager of tiers.
         self.manager: Manager | None = None
+        self._console: Console | None = None
 
     @property
     def native(self) -> NativeServer:
@@ -156,8 +162,12 @@ class Server:
                 if self.manager is not None:
                     more = rest_tiers.routes(self.manager.tiers, Tiers)
                     self._http.collectors.append(TierCollector(self.manager))
+                self._console = Console(
+                    self._broker, self._native, self._http, access, _views(config)
+                )
+                self._http.dialects["console"] = self._console.respond
                 self._http.dialects["v1"] = RestApi(
-                    self._broker, authorize=access.authorize, more=more
+                    self._broker, authorize=self._console.sessions.authorize, more=more
                 ).respond
                 await self._sqs.moves.resume()
                 self.http_port = await self._http.listen(config.host, config.http, tls)
@@ -226,6 +236,8 @@ class Server:
             await self._sqs.moves.close()
         if self.manager is not None:
             await self.manager.close()
+        if self._console is not None:
+            self._console.close()
         if self._broker is not None:
             await self._broker.close()
 
@@ -292,6 +304,31 @@ def _open_store(config: ServerConfig) -> Store:
 
         return FabricStore(config.store)
     return MemoryStore() if config.memory else EmbeddedStore(config.data)
+
+
+def _views(config: ServerConfig) -> dict[str, Callable[[], Any]]:
+    """What the console can look at besides queues; imported by the first who looks."""
+    views: dict[str, Callable[[], Any]] = {}
+    if config.store is not None:
+        views["fabric"] = partial(_look_at_fabric, config.store, config.cluster)
+    if config.pipeline is not None:
+        views["pipeline"] = partial(_look_at_pipeline, config.pipeline)
+    return views
+
+
+def _look_at_fabric(url: str, place: str | None) -> dict[str, Any]:
+    from ringdove.cluster.outlook import look_at_fabric  # noqa: PLC0415
+
+    return look_at_fabric(url, place)
+
+
+def _look_at_pipeline(directory: str) -> dict[str, Any]:
+    try:
+        from ringdove.spark.pipeline.project import Project  # noqa: PLC0415
+        from ringdove.spark.pipeline.status import look  # noqa: PLC0415
+    except ImportError:
+        raise InvalidArgument("Pipelines need Spark: pip install 'ringdove[spark]'.") from None
+    return look(Project.open(Path(directory)))
 
 
 def _refuse_exposed(config: ServerConfig) -> None:

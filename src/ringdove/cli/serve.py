@@ -35,7 +35,7 @@ class ServeFlags:
     port: int | None = None
     "Port of the native protocol, by default 7117; 0 for any free one, -1 for none."
     http: int | None = None
-    "Port of HTTP (SQS, REST, /metrics, /healthz, /readyz), by default 9324; 0 and -1 likewise."
+    "Port of HTTP (SQS, REST, /console, /metrics, ...), by default 9324; 0 and -1 likewise."
     unix: str | None = None
     "Path of a unix socket for the native protocol."
     token: str | None = None
@@ -54,6 +54,10 @@ class ServeFlags:
     "Keep queues in memory only; they vanish with the server."
     idle_s: int | None = None
     "End by itself when nobody has been connected for so many seconds."
+    cluster: str | None = None
+    "For the console: the directory of the store's cluster, or that of its plan."
+    pipeline: str | None = None
+    "For the console: the directory of a pipeline's project."
 
 
 @Parameter(name="*", group="Tiers")
@@ -132,7 +136,7 @@ def _tell(server: Server, *, as_json: bool) -> None:
         return
     say(f"Serving on ringdove{secure}://{host}:{server.port}")
     if server.http_port >= 0:
-        say(f"SQS and REST on http{secure}://{host}:{server.http_port}")
+        say(f"SQS and REST on http{secure}://{host}:{server.http_port}, /console in a browser")
     say("Ctrl-C ends.")
 
 

@@ -269,6 +269,7 @@ def _describe(account: Account) -> dict[str, Any]:
         "grants": {queue: list(account.grants[queue]) for queue in sorted(account.grants)},
         "requests_per_s": account.requests_per_s,
         "bytes_max": account.bytes_max,
+        "console_role": account.console_role,
     }
 
 
@@ -292,6 +293,7 @@ class _Arguments(msgspec.Struct, forbid_unknown_fields=True):
     key: str = ""
     queue: str = ""
     roles: list[str] | None = None
+    role: str = ""
     requests_per_s: float | UnsetType | None = UNSET
     bytes_max: int | UnsetType | None = UNSET
 
@@ -328,16 +330,20 @@ async def _administer(accounts: Accounts, command: str, arguments: dict[str, Any
             told = _describe(await accounts.grant(ask.account, ask.queue, ask.roles or ()))
         case "ungrant":
             told = _describe(await accounts.ungrant(ask.account, ask.queue))
-        case "set_password":
-            if ask.password is UNSET:
-                raise InvalidArgument("Say which password; null takes it away.")
-            told = _describe(await accounts.set_password(ask.account, ask.password))
-        case "set_quota":
-            told = _describe(
-                await accounts.set_quota(
-                    ask.account, requests_per_s=ask.requests_per_s, bytes_max=ask.bytes_max
-                )
-            )
+        case "set_password" | "set_console_role" | "set_quota":
+            told = _describe(await _set(accounts, command, ask))
         case _:
             raise InvalidArgument(f"There is no command {command!r} on accounts.")
     return told
+
+
+async def _set(accounts: Accounts, command: str, ask: _Arguments) -> Account:
+    if command == "set_console_role":
+        return await accounts.set_console_role(ask.account, ask.role)
+    if command == "set_quota":
+        return await accounts.set_quota(
+            ask.account, requests_per_s=ask.requests_per_s, bytes_max=ask.bytes_max
+        )
+    if ask.password is UNSET:
+        raise InvalidArgument("Say which password; null takes it away.")
+    return await accounts.set_password(ask.account, ask.password)

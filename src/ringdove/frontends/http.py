@@ -4,6 +4,7 @@ GET /healthz   200 while the process runs
 GET /readyz    200 while it serves, 503 while it starts or drains
 GET /metrics   Prometheus's text format; with the server's token, if it has one
 /v1/...        REST (rest/)
+/console/...   the console (console/)
 anything else  the SQS dialect (sqs/)
 """
 

@@ -35,7 +35,7 @@ _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 class RestApi:
-    """Answers the requests below /v1."""
+    """Answers the requests below /v1, or those of other routes of its kind."""
 
     def __init__(
         self,
@@ -44,13 +44,15 @@ class RestApi:
         token: str | None = None,
         authorize: Authorize | None = None,
         more: Sequence[Route] = (),
+        routes: Sequence[Route] | None = None,
     ) -> None:
         self._broker = broker
         self._token = token
         self.authorize = authorize
-        #: `more` are those of the other roles that the server has.
-        routes = [*ROUTES, *more, openapi.route(self._describe)]
-        self._document = openapi.document(routes)
+        #: `routes` instead of this dialect's own; `more` are those of the other roles of a server.
+        if routes is None:
+            routes = [*ROUTES, *more, openapi.route(self._describe)]
+            self._document = openapi.document(routes)
         #: Methods by pattern; a part in braces stands for any name.
         self._patterns: dict[tuple[str, ...], dict[str, Route]] = {}
         for route in routes:
