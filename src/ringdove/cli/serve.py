@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ringdove.server import Server
 
 Flag = Annotated[bool, Parameter(negative="")]
+Texts = Annotated[list[str] | None, Parameter(negative="")]
 SlowdownMs = Annotated[
     int | None,
     Parameter(
@@ -43,6 +44,12 @@ def serve(
     host: str | None = None,
     port: int | None = None,
     http: int | None = None,
+    mqtt: int | None = None,
+    mqtt_ws: int | None = None,
+    mqtt_rule: Texts = None,
+    mqtt_permission: Texts = None,
+    mqtt_keep_alive_s: int | None = None,
+    mqtt_session_s: int | None = None,
     unix: str | None = None,
     token: str | None = None,
     tls_cert: TlsCert = None,
@@ -73,6 +80,19 @@ def serve(
         Port of the native protocol, by default 7117; 0 for any free one, -1 for none.
     http
         Port of HTTP (SQS, REST, /metrics, /healthz, /readyz), by default 9324; 0 and -1 likewise.
+    mqtt
+        Port of MQTT 3.1.1 and 5 for devices, by default none.
+    mqtt_ws
+        Port of MQTT over WebSocket for browsers, by default none.
+    mqtt_rule
+        Which queue topics belong to: 'meters/+/reading -> readings, key = segment 2'. May be
+        repeated.
+    mqtt_permission
+        Which topics clients may use: 'send meters/%u/#'. May be repeated.
+    mqtt_keep_alive_s
+        The longest keep-alive time that MQTT clients may choose, by default any.
+    mqtt_session_s
+        How long an MQTT session may outlive its connection, by default for ever.
     unix
         Path of a unix socket for the native protocol.
     token
@@ -95,7 +115,9 @@ def serve(
 
     chosen: dict[str, Any] = {
         "store": store, "slowdown_ms": slowdown_ms, "host": host, "port": port, "http": http,
-        "unix": unix, "token": token,
+        "mqtt": mqtt, "mqtt_ws": mqtt_ws, "mqtt_rules": mqtt_rule,
+        "mqtt_permissions": mqtt_permission, "mqtt_keep_alive_s": mqtt_keep_alive_s,
+        "mqtt_session_s": mqtt_session_s, "unix": unix, "token": token,
         "tls_cert": tls_cert, "tls_key": tls_key, "tls_client_ca": tls_client_ca,
         "insecure": insecure or None, "sqs_strict": sqs_strict or None,
         "memory": memory or None, "idle_s": idle_s,
@@ -111,12 +133,19 @@ def _tell(server: Server, *, as_json: bool) -> None:
     """Say where the server can be reached."""
     host, secure = server.config.host, "s" if server.config.tls_cert else ""
     if as_json:
-        emit_json({"host": host, "port": server.port, "http": server.http_port})
+        ports = {"port": server.port, "http": server.http_port}
+        if server.mqtt_port >= 0 or server.mqtt_ws_port >= 0:
+            ports |= {"mqtt": server.mqtt_port, "mqtt_ws": server.mqtt_ws_port}
+        emit_json({"host": host, **ports})
         sys.stdout.flush()
         return
     say(f"Serving on ringdove{secure}://{host}:{server.port}")
     if server.http_port >= 0:
         say(f"SQS and REST on http{secure}://{host}:{server.http_port}")
+    if server.mqtt_port >= 0:
+        say(f"MQTT on mqtt{secure}://{host}:{server.mqtt_port}")
+    if server.mqtt_ws_port >= 0:
+        say(f"MQTT on ws{secure}://{host}:{server.mqtt_ws_port}/mqtt")
     say("Ctrl-C ends.")
 
 

@@ -88,8 +88,8 @@ class ServerMachine:
 
     __slots__ = (
         "_aliases_in", "_aliases_out", "_held", "_incoming", "_out", "_outgoing",
-        "_packet_bytes_max", "_topic_alias_max", "accepted", "connect", "decoder", "ended", "problems",
-        "receive_maximum", "version", "window",
+        "_packet_bytes_max", "_topic_alias_max", "accepted", "connect", "decoder", "ended",
+        "problems", "receive_maximum", "version", "window",
     )  # fmt: skip
 
     def __init__(self, packet_bytes_max: int, receive_maximum: int) -> None:
