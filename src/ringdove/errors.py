@@ -219,3 +219,14 @@ class AvroInvalid(RemoteProtocolError):
     """A body is not what its Avro schema says."""
 
     code = "avro_invalid"
+
+
+class PacketRefused(RemoteProtocolError):
+    """An MQTT packet is malformed or not allowed where it came; the connection ends."""
+
+    code = "packet_refused"
+
+    def __init__(self, message: str, reason: int) -> None:
+        super().__init__(message)
+        #: MQTT's reason code, to be told to the other side.
+        self.reason = reason

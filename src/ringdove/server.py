@@ -44,6 +44,7 @@ from ringdove.tiers.roles import Tier, TierConfig
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ringdove.frontends.mqtt import Gateway
     from ringdove.frontends.rest.routes import Route
     from ringdove.stores.base import Store
     from ringdove.tiers.relay import Relay
@@ -70,6 +71,17 @@ class ServerConfig(TierConfig, frozen=True, forbid_unknown_fields=True):
     #: Ports of the native protocol and of HTTP; 0 for any free one, -1 for none.
     port: int = 7117
     http: int = 9324
+    #: Ports of MQTT, and of MQTT over WebSocket.
+    mqtt: int = -1
+    mqtt_ws: int = -1
+    #: Which topics belong to which queues, and who may use which topics: see docs/mqtt.md. Several
+    #: in one text are parted by ';'.
+    mqtt_rules: str | tuple[str, ...] = ()
+    mqtt_permissions: str | tuple[str, ...] = ()
+    #: The longest keep-alive time of MQTT clients, and of sessions without a connection, in
+    #: seconds; 0 for any.
+    mqtt_keep_alive_s: int = 0
+    mqtt_session_s: int = 0
     #: Path of a unix socket for the native protocol.
     unix: str | None = None
     #: A secret that clients must present.
@@ -100,6 +112,8 @@ class Server:
         self._store = store
         self.port = -1
         self.http_port = -1
+        self.mqtt_port = -1
+        self.mqtt_ws_port = -1
         self._log = structlog.get_logger("ringdove")
         self._broker: Broker | None = None
         self._native: NativeServer | None = None
@@ -109,6 +123,7 @@ class Server:
         #: What answers where to connect, if this server is a manager of tiers.
         self.manager: Manager | None = None
         self._console: Console | None = None
+        self._mqtt: Gateway | None = None
 
     @property
     def native(self) -> NativeServer:
@@ -172,6 +187,7 @@ class Server:
                 await self._sqs.moves.resume()
                 self.http_port = await self._http.listen(config.host, config.http, tls)
                 self._http.ready = True
+            await self._start_mqtt(tls)
         except BaseException as error:
             await self._close()
             if not isinstance(error, OSError):
@@ -185,14 +201,38 @@ class Server:
             config, self._broker, self.url, self._directory, lambda: len(self.native.connections)
         )
         self._log.info(
-            "serving", host=config.host, port=self.port, http=self.http_port,
+            "serving", host=config.host, port=self.port, http=self.http_port, mqtt=self.mqtt_port,
             data="a fabric" if config.store else config.data,
         )  # fmt: skip
+
+    async def _start_mqtt(self, tls: ssl.SSLContext | None) -> None:
+        """Open the gateway for devices, if it is wanted."""
+        config = self.config
+        if config.mqtt < 0 and config.mqtt_ws < 0:
+            return
+        from ringdove.frontends.mqtt import Gateway, GatewayConfig  # noqa: PLC0415  if wanted
+
+        assert self._broker is not None
+        self._mqtt = Gateway(
+            self._broker,
+            asyncio.get_running_loop(),
+            GatewayConfig(
+                _texts(config.mqtt_rules),
+                _texts(config.mqtt_permissions),
+                config.token,
+                config.mqtt_keep_alive_s,
+                config.mqtt_session_s,
+            ),
+        )
+        await self._mqtt.open()
+        if config.mqtt >= 0:
+            self.mqtt_port = await self._mqtt.listen(config.host, config.mqtt, tls)
 
     @property
     def connected(self) -> bool:
         """Whether anybody is."""
-        return bool(self.native.connections) or bool(self._http and self._http.connections)
+        ends = (self._native, self._http, self._mqtt)
+        return any(end is not None and end.connections for end in ends)
 
     async def stop(self) -> None:
         """Drain, then close everything."""
@@ -228,6 +268,8 @@ class Server:
             serving.withdraw(self._directory)
         if self._tier is not None:
             await self._tier.close()
+        if self._mqtt is not None:
+            await self._mqtt.close()
         if self._native is not None:
             await self._native.close()
         if self._http is not None:
@@ -331,13 +373,20 @@ def _look_at_pipeline(directory: str) -> dict[str, Any]:
     return look(Project.open(Path(directory)))
 
 
+def _texts(given: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Texts that may come as one."""
+    if isinstance(given, str):
+        return tuple(text.strip() for text in given.split(";") if text.strip())
+    return given
+
+
 def _refuse_exposed(config: ServerConfig) -> None:
     """Refuse numbers that are none, and to listen where everybody can reach without protection."""
     if config.slowdown_ms < 1:
         raise InvalidArgument(f"slowdown_ms is {config.slowdown_ms}; it must be above 0.")
     if config.idle_s < 0:
         raise InvalidArgument(f"idle_s is {config.idle_s}; it must be 0 or more.")
-    for name in ("port", "http"):
+    for name in ("port", "http", "mqtt", "mqtt_ws"):
         if not -1 <= getattr(config, name) <= 65_535:
             raise InvalidArgument(
                 f"{name} is {getattr(config, name)}; it must be 0 to 65535, or -1 for none."

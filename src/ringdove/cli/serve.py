@@ -60,6 +60,27 @@ class ServeFlags:
     "For the console: the directory of a pipeline's project."
 
 
+@Parameter(name="*", group="Devices")
+@dataclass
+class DeviceFlags:
+    """The gateways for devices."""
+
+    mqtt: int | None = None
+    "Port of MQTT 3.1.1 and 5, by default none; 0 for any free one."
+    mqtt_ws: int | None = None
+    "Port of MQTT over WebSocket for browsers, likewise."
+    mqtt_rules: Annotated[list[str] | None, Parameter(name="--mqtt-rule", negative="")] = None
+    "Which queue topics belong to: 'meters/+/reading -> readings, key = segment 2'; repeatable."
+    mqtt_permissions: Annotated[
+        list[str] | None, Parameter(name="--mqtt-permission", negative="")
+    ] = None
+    "Which topics clients may use: 'send meters/%u/#'; repeatable."
+    mqtt_keep_alive_s: int | None = None
+    "The longest keep-alive time that MQTT clients may choose, by default any."
+    mqtt_session_s: int | None = None
+    "How long an MQTT session may outlive its connection, by default for ever."
+
+
 @Parameter(name="*", group="Tiers")
 @dataclass
 class TierFlags:
@@ -94,6 +115,7 @@ class TierFlags:
 def serve(
     *,
     flags: ServeFlags | None = None,
+    devices: DeviceFlags | None = None,
     tier: TierFlags | None = None,
     log: Literal["text", "json"] = "text",
     json: JsonFlag = False,
@@ -117,7 +139,7 @@ def serve(
     from ringdove.server import run_server
 
     chosen: dict[str, Any] = {}
-    for group in (flags, tier):
+    for group in (flags, devices, tier):
         chosen |= asdict(group) if group is not None else {}
     if session.told.get() and not chosen.get("memory") and not chosen.get("store"):
         chosen["data"] = str(session.directory())
@@ -131,12 +153,19 @@ def _tell(server: Server, *, as_json: bool) -> None:
     """Say where the server can be reached."""
     host, secure = server.config.host, "s" if server.config.tls_cert else ""
     if as_json:
-        emit_json({"host": host, "port": server.port, "http": server.http_port})
+        ports = {"port": server.port, "http": server.http_port}
+        if server.mqtt_port >= 0 or server.mqtt_ws_port >= 0:
+            ports |= {"mqtt": server.mqtt_port, "mqtt_ws": server.mqtt_ws_port}
+        emit_json({"host": host, **ports})
         sys.stdout.flush()
         return
     say(f"Serving on ringdove{secure}://{host}:{server.port}")
     if server.http_port >= 0:
         say(f"SQS and REST on http{secure}://{host}:{server.http_port}, /console in a browser")
+    if server.mqtt_port >= 0:
+        say(f"MQTT on mqtt{secure}://{host}:{server.mqtt_port}")
+    if server.mqtt_ws_port >= 0:
+        say(f"MQTT on ws{secure}://{host}:{server.mqtt_ws_port}/mqtt")
     say("Ctrl-C ends.")
 
 
