@@ -36,6 +36,7 @@ LAYERS = {
         "cluster",
         "spark",
         "tracing",
+        "fleet",
     },
     "cli": {
         "core",
@@ -49,8 +50,10 @@ LAYERS = {
         "spark",
         "tiers",
         "tracing",
+        "fleet",
     },
     "tiers": {"core", "protocol", "stores", "controllers", "client", "cluster"},
+    "fleet": {"core", "protocol", "controllers", "client", "tracing"},
     "spark": {"core", "stores", "controllers", "client", "tracing"},
     "tracing": {"core", "stores", "controllers", "client"},
 }

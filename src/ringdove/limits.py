@@ -195,6 +195,32 @@ LOGIN_FAILURES_MAX = 10
 FEEDS_MAX = 256
 FEED_QUEUES_MAX = 200
 
+#: CoAP requests per second, unless a server is told otherwise: as many as one core handles beside
+#: other work.
+COAP_RATE = 2_000
+
+#: Requests over CoAP that a server remembers to recognise repetitions, for 247 s: those of the rate
+#: above, at about 200 bytes each; and the bytes of their answers.
+COAP_EXCHANGES_MAX = 600_000
+COAP_EXCHANGE_BYTES_MAX = 64 * 1024 * 1024
+
+#: Requests over CoAP under way, most of them parked; and observations. Each takes a few KB.
+COAP_REQUESTS_MAX = 10_000
+COAP_OBSERVERS_MAX = 20_000
+
+#: Seconds that a receive over CoAP waits, and after which an observer that had nothing to hear is
+#: asked for a sign of life.
+COAP_WAIT_S_MAX = 60
+COAP_SILENCE_S_MAX = 3_600
+
+#: Bytes of a body over CoAP, in 1,024 blocks; bodies half way up or down, and all their bytes.
+COAP_BODY_BYTES_MAX = 1024 * 1024
+COAP_TRANSFERS_MAX = 1_000
+COAP_TRANSFER_BYTES_MAX = 64 * 1024 * 1024
+
+#: Queues that resource discovery over CoAP lists.
+COAP_LINKS_MAX = 1_000
+
 #: Seconds that a Java may take to say its version: a tenth of one, or a few on a busy machine.
 JAVA_ANSWER_SECONDS_MAX = 30
 

@@ -44,6 +44,7 @@ from ringdove.tiers.roles import Tier, TierConfig
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ringdove.frontends.coap.server import CoapServer
     from ringdove.frontends.mqtt import Gateway
     from ringdove.frontends.rest.routes import Route
     from ringdove.stores.base import Store
@@ -82,6 +83,9 @@ class ServerConfig(TierConfig, frozen=True, forbid_unknown_fields=True):
     #: seconds; 0 for any.
     mqtt_keep_alive_s: int = 0
     mqtt_session_s: int = 0
+    #: Port of CoAP, which is UDP, likewise; and its requests per second at most.
+    coap: int = -1
+    coap_rate: int = limits.COAP_RATE
     #: Path of a unix socket for the native protocol.
     unix: str | None = None
     #: A secret that clients must present.
@@ -114,6 +118,7 @@ class Server:
         self.http_port = -1
         self.mqtt_port = -1
         self.mqtt_ws_port = -1
+        self.coap_port = -1
         self._log = structlog.get_logger("ringdove")
         self._broker: Broker | None = None
         self._native: NativeServer | None = None
@@ -124,6 +129,7 @@ class Server:
         self.manager: Manager | None = None
         self._console: Console | None = None
         self._mqtt: Gateway | None = None
+        self._coap: CoapServer | None = None
 
     @property
     def native(self) -> NativeServer:
@@ -143,6 +149,12 @@ class Server:
         assert self._tier is not None
         assert self._tier.relay is not None
         return self._tier.relay
+
+    @property
+    def coap(self) -> CoapServer:
+        """The CoAP front end, where there is one."""
+        assert self._coap is not None
+        return self._coap
 
     async def start(self) -> None:
         """Open the store and listen."""
@@ -188,6 +200,7 @@ class Server:
                 self.http_port = await self._http.listen(config.host, config.http, tls)
                 self._http.ready = True
             await self._start_mqtt(tls)
+            await self._start_coap()
         except BaseException as error:
             await self._close()
             if not isinstance(error, OSError):
@@ -202,7 +215,7 @@ class Server:
         )
         self._log.info(
             "serving", host=config.host, port=self.port, http=self.http_port, mqtt=self.mqtt_port,
-            data="a fabric" if config.store else config.data,
+            coap=self.coap_port, data="a fabric" if config.store else config.data,
         )  # fmt: skip
 
     async def _start_mqtt(self, tls: ssl.SSLContext | None) -> None:
@@ -227,6 +240,20 @@ class Server:
         await self._mqtt.open()
         if config.mqtt >= 0:
             self.mqtt_port = await self._mqtt.listen(config.host, config.mqtt, tls)
+
+    async def _start_coap(self) -> None:
+        """Listen for CoAP, if it is wanted."""
+        config = self.config
+        if config.coap < 0:
+            return
+        from ringdove.frontends.coap.server import CoapServer  # noqa: PLC0415  if wanted
+        from ringdove.frontends.coap.site import Site  # noqa: PLC0415  if wanted
+
+        assert self._broker is not None
+        access = Access(self._broker, config.token)
+        site = Site(self._broker, access, self.native.give_back)
+        self._coap = CoapServer(self.native.runner, site.respond, config.coap_rate)
+        self.coap_port = await self._coap.listen(config.host, config.coap)
 
     @property
     def connected(self) -> bool:
@@ -270,6 +297,8 @@ class Server:
             await self._tier.close()
         if self._mqtt is not None:
             await self._mqtt.close()
+        if self._coap is not None:
+            await self._coap.close()
         if self._native is not None:
             await self._native.close()
         if self._http is not None:
@@ -386,7 +415,9 @@ def _refuse_exposed(config: ServerConfig) -> None:
         raise InvalidArgument(f"slowdown_ms is {config.slowdown_ms}; it must be above 0.")
     if config.idle_s < 0:
         raise InvalidArgument(f"idle_s is {config.idle_s}; it must be 0 or more.")
-    for name in ("port", "http", "mqtt", "mqtt_ws"):
+    if config.coap_rate < 1:
+        raise InvalidArgument(f"coap_rate is {config.coap_rate}; it must be above 0.")
+    for name in ("port", "http", "mqtt", "mqtt_ws", "coap"):
         if not -1 <= getattr(config, name) <= 65_535:
             raise InvalidArgument(
                 f"{name} is {getattr(config, name)}; it must be 0 to 65535, or -1 for none."
@@ -395,7 +426,14 @@ def _refuse_exposed(config: ServerConfig) -> None:
         local = ipaddress.ip_address(config.host).is_loopback
     except ValueError:
         local = config.host == "localhost"
-    if local or config.insecure or (config.token and config.tls_cert):
+    if local or config.insecure:
+        return
+    if config.coap >= 0:
+        raise InvalidArgument(
+            f"CoAP on {config.host} would go over the network in the clear, the token too: there "
+            "is no DTLS. Say --insecure if the network is trusted or a VPN."
+        )
+    if config.token and config.tls_cert:
         return
     raise InvalidArgument(
         f"Listening on {config.host} lets others connect: give --token and --tls-cert with "

@@ -9,6 +9,7 @@ import ringdove
 from ringdove.controllers.broker import Broker
 from ringdove.controllers.dequeue import Received
 from ringdove.controllers.sending import Outgoing
+from ringdove.errors import QueueNotFound
 from ringdove.frontends import connection as connection_module
 from ringdove.frontends.connection import Connection
 from ringdove.frontends.native import NativeServer
@@ -19,7 +20,7 @@ from ringdove.protocol.messages import Verb
 from ringdove.stores.embedded import EmbeddedStore
 from ringdove.stores.memory import MemoryStore
 from server.running import ServerThread, wait_for
-from server.wire import RawClient
+from server.wire import RawClient, error_of
 
 LEASE_MS = 3_600_000
 
@@ -127,3 +128,14 @@ def test_what_a_client_that_vanishes_has_leased_by_then_is_given_back(
         client.hello().send(Verb.RECEIVE, 1, messages.Receive("q", "default", 20, 60, None))
         wait_for(lambda: leased and leased[0].runs, "a stripe has been visited")
     wait_for(lambda: queue.stats().subscriptions["default"] == (20, 0, 0), "all wait again")
+
+
+def test_a_receiver_that_waits_learns_that_its_queue_was_deleted(
+    server: ServerThread, rd: ringdove.Connection
+):
+    rd.create_queue("q")
+    with RawClient(server.port) as client:
+        client.hello().send(Verb.RECEIVE, 1, messages.Receive("q", "default", 1, 600, None))
+        wait_for(lambda: server.server._broker.dequeuer.parked, "the receiver waits")
+        rd.delete_queue("q")
+        assert isinstance(error_of(client.next()), QueueNotFound)

@@ -14,6 +14,7 @@ from ringdove.cli import (
     cluster,
     dead,
     demo,
+    fleet,
     messages,
     model,
     pipeline,
@@ -55,7 +56,8 @@ app.command(pipeline.app)
 for command in (
     messages.send, messages.receive, messages.peek, messages.replay,
     messages.ack, messages.release, messages.extend,
-    care.stats, care.fsck, care.backup, care.compact, demo.demo, plan.plan, serve.serve,
+    care.stats, care.fsck, care.backup, care.compact, demo.demo, fleet.fleet, plan.plan,
+    serve.serve,
 ):  # fmt: skip
     app.command(command)
 

@@ -79,6 +79,10 @@ class DeviceFlags:
     "The longest keep-alive time that MQTT clients may choose, by default any."
     mqtt_session_s: int | None = None
     "How long an MQTT session may outlive its connection, by default for ever."
+    coap: int | None = None
+    "Port of CoAP, which is UDP, by default none; 0 for any free one."
+    coap_rate: int | None = None
+    "CoAP requests per second, by default 2000; devices beyond are told to come back."
 
 
 @Parameter(name="*", group="Tiers")
@@ -156,6 +160,8 @@ def _tell(server: Server, *, as_json: bool) -> None:
         ports = {"port": server.port, "http": server.http_port}
         if server.mqtt_port >= 0 or server.mqtt_ws_port >= 0:
             ports |= {"mqtt": server.mqtt_port, "mqtt_ws": server.mqtt_ws_port}
+        if server.coap_port >= 0:
+            ports["coap"] = server.coap_port
         emit_json({"host": host, **ports})
         sys.stdout.flush()
         return
@@ -166,6 +172,8 @@ def _tell(server: Server, *, as_json: bool) -> None:
         say(f"MQTT on mqtt{secure}://{host}:{server.mqtt_port}")
     if server.mqtt_ws_port >= 0:
         say(f"MQTT on ws{secure}://{host}:{server.mqtt_ws_port}/mqtt")
+    if server.coap_port >= 0:
+        say(f"CoAP on coap://{host}:{server.coap_port}")
     say("Ctrl-C ends.")
 
 

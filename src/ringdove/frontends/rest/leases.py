@@ -204,7 +204,7 @@ async def _settle(
 ) -> HttpResponse:
     async def work() -> Settled:
         info = await call.broker.get_queue(call.queue)
-        return await act(info, _receipts(info, call.body.receipts))
+        return await act(info, read_receipts(info, call.body.receipts))
 
     settled = await call.drive(work())
     results = [
@@ -222,7 +222,7 @@ async def _settle(
     raise Explained(type(refusals[0])(told), results=results)
 
 
-def _receipts(info: QueueInfo, texts: Sequence[str]) -> list[Receipt]:
+def read_receipts(info: QueueInfo, texts: Sequence[str]) -> list[Receipt]:
     """The receipts, all of them of this queue; else nothing is done to any."""
     found = []
     for position, text in enumerate(texts):

@@ -57,6 +57,11 @@ def read_query(kind: type[msgspec.Struct], request: HttpRequest) -> Any:
     except ValueError as error:
         reason = str(error) if "fields" in str(error) else "it is no percent-encoded UTF-8"
         raise InvalidArgument(f"The query cannot be read: {reason}.") from None
+    return read_pairs(kind, pairs)
+
+
+def read_pairs(kind: type[msgspec.Struct], pairs: list[tuple[str, str]]) -> Any:
+    """Likewise, of parameters that are decoded already."""
     given = dict(pairs)
     if len(given) < len(pairs):
         names = [name for name, _ in pairs]

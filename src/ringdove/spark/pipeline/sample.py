@@ -7,11 +7,11 @@ one those of another fleet.
 
 from __future__ import annotations
 
-import json
-import math
 import random
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
+
+from ringdove.core.readings import device_name, make_reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,28 +77,5 @@ def _readings(count: int, end: datetime, seed: int) -> Iterator[Sample]:
         for number in range(meters):
             if chance.randrange(_LOST) == 0 or (number == 1 and step > steps // 2):
                 continue
-            device = f"meter-{seed}-{number:04}"
-            reading = {
-                "device": device,
-                "sequence": step,
-                "time": at.strftime("%Y-%m-%dT%H:%M:%SZ"),
-                "kwh": _kwh(at, chance),
-                "voltage": _voltage(number, chance),
-                "signal_dbm": -70 - number % 30 + chance.randint(-3, 3),
-            }
-            yield Sample(json.dumps(reading).encode(), device.encode())
-
-
-def _kwh(at: datetime, chance: random.Random) -> float:
-    """More in the morning and in the evening; now and then somebody charges a car."""
-    hour = at.hour + at.minute / 60
-    usual = (
-        0.02 + 0.03 * math.exp(-((hour - 7.5) ** 2) / 4) + 0.05 * math.exp(-((hour - 19) ** 2) / 6)
-    )
-    return round(usual * chance.uniform(0.7, 1.3) + (0.9 if chance.random() < 0.002 else 0), 4)
-
-
-def _voltage(number: int, chance: random.Random) -> float:
-    if number == 2:
-        return 230.0
-    return round(chance.gauss(205 if number == 3 else 231, 2.5), 1)
+            body = make_reading(number, seed, step, at, chance)
+            yield Sample(body, device_name(number, seed).encode())

@@ -192,7 +192,6 @@ class EmbeddedStore(local.OneNode):
             self._states.pop(stripe, None)
             self._evicted.pop(stripe, None)
             writer.graves.insert(0, state.key)
-            state.announce()
 
         def undo() -> None:
             state.deleted = False
@@ -200,6 +199,10 @@ class EmbeddedStore(local.OneNode):
             writer.graves.remove(state.key)
 
         await self._submit(state, partial(Change, edit, undo))
+        # Whoever looked before the commit may have loaded it once more.
+        for dead in filter(None, (state, self._states.pop(stripe, None))):
+            dead.deleted = True
+            dead.announce()
 
     async def append(
         self, stripe: StripeId, segments: Sequence[Segment], version: int

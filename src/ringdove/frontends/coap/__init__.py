@@ -1,0 +1,1 @@
+"""The CoAP front end: devices send, receive and observe queues over UDP (RFC 7252)."""
