@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench torture experiments lock clean
+.PHONY: help setup demo test check format bench torture experiments docs lock clean
 
 help: ## Show what can be made.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | \
@@ -63,10 +63,14 @@ experiments: setup ## Repeat the experiments of the source documents: figures an
 	    > experiments/out/bench-$$name.json || exit 1; done
 	@ls experiments/out
 
+docs: setup ## Build the documentation as a site, in site/, that works without a network.
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
 lock: ## Choose the newest versions that pyproject.toml allows, and lock them.
 	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --extra dev --extra plots --extra spark --extra coap --extra docs \
 	    --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file requirements/dev.lock pyproject.toml
 
 clean: ## Remove everything that was made.
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

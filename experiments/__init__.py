@@ -13,4 +13,5 @@ NAMES = (
     "dequeue-throughput", "dequeue-hits", "dequeue-batches", "sleep-time", "placement",
     "spread", "load", "faults",
     "delivery-time", "waiting", "utilisation", "service-time", "arrival-rate", "reality", "planned",
+    "flushing", "tiers",
 )  # fmt: skip

@@ -38,6 +38,14 @@ def find_url(url: str | None, data: str | os.PathLike[str] | None) -> str:
     return f"file:{DATA_DEFAULT}"
 
 
+def directory_of(url: str) -> Path:
+    """The data directory that a URL names."""
+    scheme, _, path = url.partition(":")
+    if scheme != "file":
+        raise InvalidArgument(f"This works on a data directory, not on {url!r}: use --data.")
+    return Path(os.path.expanduser(path))  # noqa: PTH111  a path in a URL may start with ~
+
+
 def server_config(flags: dict[str, Any]) -> ServerConfig:
     """What a server is told, from the flags given and from the surroundings."""
     from ringdove.server import ServerConfig  # noqa: PLC0415  heavy, and only servers need it
@@ -54,8 +62,11 @@ def server_config(flags: dict[str, Any]) -> ServerConfig:
         raise InvalidArgument(
             f"'serve' is {written!r} in ringdove.toml; it must be a table: [serve], port = 7117."
         )
+    told = {**written, **environment, **chosen}
+    if not any(told.get(name) for name in ("data", "store", "memory")):
+        told["data"] = str(directory_of(find_url(None, None)))
     try:
-        return msgspec.convert({**written, **environment, **chosen}, ServerConfig, strict=False)
+        return msgspec.convert(told, ServerConfig, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"The server's configuration cannot be used: {error}.") from error
 

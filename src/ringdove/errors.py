@@ -84,6 +84,12 @@ class QueueFull(ClientError):
     code = "queue_full"
 
 
+class QueueIsCopy(ClientError):
+    """The queue is a relay's copy of another broker's; only its origin takes messages."""
+
+    code = "queue_is_copy"
+
+
 class ReceiptStale(ClientError):
     """The lease named by the receipt has ended and its messages may be with somebody else."""
 
@@ -147,6 +153,12 @@ class NotAuthorized(FatalClientError):
     """The caller is not who it must be."""
 
     code = "not_authorized"
+
+
+class NotIdentified(NotAuthorized):
+    """The caller gave no credentials, or such as nobody has."""
+
+    code = "not_identified"
 
 
 class RemoteProtocolError(RingdoveError):

@@ -185,6 +185,16 @@ HTTP_HEAD_BYTES_MAX = 64 * 1024
 #: Connections that wait to be accepted: thousands of devices may come at once.
 HTTP_BACKLOG = 2_048
 
+#: Seconds that a session of the console lasts: a working day.
+SESSION_S_MAX = 12 * 3600
+
+#: Failed attempts to sign in, after which a minute must pass.
+LOGIN_FAILURES_MAX = 10
+
+#: Streams of live figures; and queues that one of them shows: a page of a table.
+FEEDS_MAX = 256
+FEED_QUEUES_MAX = 200
+
 #: CoAP requests per second, unless a server is told otherwise: as many as one core handles beside
 #: other work.
 COAP_RATE = 2_000
@@ -213,3 +223,52 @@ COAP_LINKS_MAX = 1_000
 
 #: Seconds that a Java may take to say its version: a tenth of one, or a few on a busy machine.
 JAVA_ANSWER_SECONDS_MAX = 30
+
+#: Bytes of one MQTT packet; a body of the default size fits in.
+MQTT_PACKET_BYTES_MAX = 1024 * 1024
+
+#: Bytes of one MQTT packet before the client was let in.
+MQTT_CONNECT_BYTES_MAX = 256 * 1024
+
+#: Messages of QoS 1 and 2 that an MQTT client may have on their way to the server, and the server
+#: to a client at most; each costs some hundred bytes.
+MQTT_RECEIVE_MAXIMUM = 1_024
+MQTT_WINDOW_MAX = 1_024
+
+#: Bytes of messages of one client that are being stored: beyond, the server stops reading from it.
+MQTT_STORING_BYTES_MAX = 4 * 1024 * 1024
+
+#: MQTT sessions that a server remembers, and topic filters of one of them.
+MQTT_SESSIONS_MAX = 200_000
+MQTT_SUBSCRIPTIONS_MAX = 1_000
+
+#: Bytes that wait for a session that survives its connection; beyond, the oldest are dropped, so
+#: that a device that is gone for ever does not stop those who publish.
+MQTT_SESSION_BYTES_MAX = 64 * 1024 * 1024
+
+#: Messages, and their bytes, that wait in memory for a session that ends with its connection.
+MQTT_BACKLOG_MAX = 10_000
+MQTT_BACKLOG_BYTES_MAX = 8 * 1024 * 1024
+
+#: Retained messages and their bytes: all of them are in memory.
+MQTT_RETAINED_MAX = 100_000
+MQTT_RETAINED_BYTES_MAX = 256 * 1024 * 1024
+
+#: Queues that devices may bring into being by publishing to topics that no rule names.
+MQTT_QUEUES_MAX = 10_000
+
+#: Routes of topics that are remembered until subscriptions change.
+MQTT_ROUTES_MAX = 100_000
+
+#: Bytes of a client identifier.
+MQTT_CLIENT_ID_BYTES_MAX = 256
+
+#: Bytes that one look at a session's messages reads.
+MQTT_READ_BYTES_MAX = 256 * 1024
+
+#: Seconds that devices have to come back after a restart before their wills are published.
+MQTT_WILL_GRACE_S = 10
+
+#: Milliseconds for which a message of QoS 2 is recognised if a crash came between its storing and
+#: the note of its identifier.
+MQTT_DEDUP_MS = 24 * 3600 * 1000

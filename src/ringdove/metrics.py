@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import time
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 
+from ringdove.core.delays import BOUNDS_MS
 from ringdove.errors import QueueNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from prometheus_client import Metric
 
@@ -28,15 +34,45 @@ if TYPE_CHECKING:
 QUEUES_MAX = 1_000
 
 
-async def render(broker: Broker, native: NativeServer, http: HttpServer) -> bytes:
-    """Everything there is to know, as text."""
+async def render(
+    broker: Broker, native: NativeServer, http: HttpServer, names: Sequence[str] | None = None
+) -> bytes:
+    """Everything there is to know, as text; of queues, those named or else all."""
+    if names is None:
+        names = [info.name for info in (await broker.list_queues())[:QUEUES_MAX]]
     queues = []
-    for info in (await broker.list_queues())[:QUEUES_MAX]:
+    for name in names:
         with contextlib.suppress(QueueNotFound):  # Deleted meanwhile.
-            queues.append(await broker.queue_stats(info.name))
+            queues.append(await broker.queue_stats(name))
     registry = CollectorRegistry()
-    registry.register(_Collector(broker, native, http, queues))
+    for collector in (_Collector(broker, native, http, queues), *http.collectors):
+        registry.register(collector)
     return generate_latest(registry)
+
+
+def counters(
+    broker: Broker, native: NativeServer, http: HttpServer
+) -> dict[str, tuple[str, float]]:
+    """What only grows while a server runs, by name: what it is, and how many."""
+    dequeuer, enqueuer = broker.dequeuer, broker.enqueuer
+    return {
+        "connections_accepted": ("Connections accepted.", native.accepted),
+        "connections_refused": ("Connections refused or dropped.", native.refused),
+        "requests": ("Requests begun.", native.requests),
+        "received_bytes": ("Bytes received.", native.bytes_in),
+        "sent_bytes": ("Bytes sent.", native.bytes_out),
+        "http_requests": ("HTTP requests answered.", http.requests),
+        "http_refused": ("Of these with an error, or dropped.", http.refused),
+        "delivered_messages": ("Messages handed to receivers.", dequeuer.delivered),
+        "dequeue_hits": ("Visits to stripes that found messages.", dequeuer.hits),
+        "dequeue_misses": ("Visits to stripes that found none.", dequeuer.misses),
+        "dequeue_looks": ("Rounds of reading counters.", dequeuer.looks),
+        "written_messages": ("Messages written to clients and streams.", native.messages_out),
+        "appended_messages": ("Messages given to the store.", enqueuer.messages),
+        "appended_blocks": ("Blocks given to the store.", enqueuer.blocks),
+        "joined_blocks": ("Of these, joined from several sends.", enqueuer.joined),
+        "cpu_seconds": ("Processor time of the server.", time.process_time()),
+    }
 
 
 class _Collector:
@@ -50,25 +86,9 @@ class _Collector:
 
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client."""
-        native, dequeuer, enqueuer = self._native, self._broker.dequeuer, self._broker.enqueuer
-        counters = {
-            "connections_accepted": ("Connections accepted.", native.accepted),
-            "connections_refused": ("Connections refused or dropped.", native.refused),
-            "requests": ("Requests begun.", native.requests),
-            "received_bytes": ("Bytes received.", native.bytes_in),
-            "sent_bytes": ("Bytes sent.", native.bytes_out),
-            "http_requests": ("HTTP requests answered.", self._http.requests),
-            "http_refused": ("Of these with an error, or dropped.", self._http.refused),
-            "delivered_messages": ("Messages handed to receivers.", dequeuer.delivered),
-            "dequeue_hits": ("Visits to stripes that found messages.", dequeuer.hits),
-            "dequeue_misses": ("Visits to stripes that found none.", dequeuer.misses),
-            "dequeue_looks": ("Rounds of reading counters.", dequeuer.looks),
-            "written_messages": ("Messages written to clients and streams.", native.messages_out),
-            "appended_blocks": ("Blocks given to the store.", enqueuer.blocks),
-            "joined_blocks": ("Of these, joined from several sends.", enqueuer.joined),
-            "cpu_seconds": ("Processor time of the server.", time.process_time()),
-        }
-        for name, (text, value) in counters.items():
+        native, dequeuer = self._native, self._broker.dequeuer
+        told = counters(self._broker, native, self._http)
+        for name, (text, value) in told.items():
             yield CounterMetricFamily(f"ringdove_{name}", text, value=value)
         yield GaugeMetricFamily(
             "ringdove_connections", "Connections open.", value=len(native.connections)
@@ -76,8 +96,20 @@ class _Collector:
         yield GaugeMetricFamily(
             "ringdove_receivers_parked", "Receivers that wait.", value=dequeuer.parked
         )
+        yield self._delays()
         yield from self._collect_nodes()
         yield from self._collect_queues()
+
+    def _delays(self) -> Metric:
+        delays = self._broker.dequeuer.delays
+        totals = accumulate(delays.counts)
+        bounds = [*(f"{bound_ms / 1000:g}" for bound_ms in BOUNDS_MS), "+Inf"]
+        return HistogramMetricFamily(
+            "ringdove_delivery_delay_seconds",
+            "From a message's arrival to its first delivery; of each run of messages, the first.",
+            buckets=list(zip(bounds, totals, strict=True)),
+            sum_value=delays.total_ms / 1000,
+        )
 
     def _collect_nodes(self) -> Iterator[Metric]:
         latency = GaugeMetricFamily(

@@ -15,29 +15,40 @@ import ipaddress
 import os
 import signal
 import ssl
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
-import msgspec
 import structlog
 
 from ringdove import limits, serving
 from ringdove.controllers.broker import Broker
 from ringdove.errors import InvalidArgument, StoreUnavailable
 from ringdove.frontends.access import Access
+from ringdove.frontends.console.api import Console
 from ringdove.frontends.http import HttpServer
 from ringdove.frontends.native import NativeServer
+from ringdove.frontends.rest import tiers as rest_tiers
 from ringdove.frontends.rest.api import RestApi
 from ringdove.frontends.sqs.service import SqsService
+from ringdove.protocol.messages import Verb
 from ringdove.stores.embedded import EmbeddedStore
 from ringdove.stores.memory import MemoryStore
+from ringdove.tiers import roles
+from ringdove.tiers.gauges import TierCollector
+from ringdove.tiers.manager import Manager
+from ringdove.tiers.overview import Tiers
+from ringdove.tiers.roles import Tier, TierConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ringdove.frontends.coap.server import CoapServer
+    from ringdove.frontends.mqtt import Gateway
+    from ringdove.frontends.rest.routes import Route
     from ringdove.stores.base import Store
+    from ringdove.tiers.relay import Relay
 
 
 #: Objects made between two looks for cycles; Python's own choice of 700 suits short programs.
@@ -48,7 +59,7 @@ _GC_THRESHOLD = 50_000
 _LOOK_S = 0.5
 
 
-class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ServerConfig(TierConfig, frozen=True, forbid_unknown_fields=True):
     """What a server may be told; the same names as flags, in the environment and in the file."""
 
     data: str = "./ringdove-data"
@@ -61,6 +72,17 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: Ports of the native protocol and of HTTP; 0 for any free one, -1 for none.
     port: int = 7117
     http: int = 9324
+    #: Ports of MQTT, and of MQTT over WebSocket.
+    mqtt: int = -1
+    mqtt_ws: int = -1
+    #: Which topics belong to which queues, and who may use which topics: see docs/mqtt.md. Several
+    #: in one text are parted by ';'.
+    mqtt_rules: str | tuple[str, ...] = ()
+    mqtt_permissions: str | tuple[str, ...] = ()
+    #: The longest keep-alive time of MQTT clients, and of sessions without a connection, in
+    #: seconds; 0 for any.
+    mqtt_keep_alive_s: int = 0
+    mqtt_session_s: int = 0
     #: Port of CoAP, which is UDP, likewise; and its requests per second at most.
     coap: int = -1
     coap_rate: int = limits.COAP_RATE
@@ -80,6 +102,9 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory: bool = False
     #: End when nobody has been connected for so many seconds; 0 for never.
     idle_s: int = 0
+    #: For the console: the directories of the fabric's cluster or plan, and of a pipeline.
+    cluster: str | None = None
+    pipeline: str | None = None
 
 
 class Server:
@@ -91,12 +116,19 @@ class Server:
         self._store = store
         self.port = -1
         self.http_port = -1
+        self.mqtt_port = -1
+        self.mqtt_ws_port = -1
         self.coap_port = -1
         self._log = structlog.get_logger("ringdove")
         self._broker: Broker | None = None
         self._native: NativeServer | None = None
         self._http: HttpServer | None = None
         self._sqs: SqsService | None = None
+        self._tier: Tier | None = None
+        #: What answers where to connect, if this server is a manager of tiers.
+        self.manager: Manager | None = None
+        self._console: Console | None = None
+        self._mqtt: Gateway | None = None
         self._coap: CoapServer | None = None
 
     @property
@@ -104,6 +136,19 @@ class Server:
         """The native front end, once started."""
         assert self._native is not None
         return self._native
+
+    @property
+    def broker(self) -> Broker:
+        """What serves all requests, once started."""
+        assert self._broker is not None
+        return self._broker
+
+    @property
+    def relay(self) -> Relay:
+        """What pulls from the level before, where there is one."""
+        assert self._tier is not None
+        assert self._tier.relay is not None
+        return self._tier.relay
 
     @property
     def coap(self) -> CoapServer:
@@ -115,6 +160,11 @@ class Server:
         """Open the store and listen."""
         config = self.config
         _refuse_exposed(config)
+        roles.check(config)
+        if config.upstream and config.store:
+            raise InvalidArgument(
+                "A relay keeps its copies in a data directory, not on a fabric: leave --store away."
+            )
         tls = _tls_context(config)
         self._broker = Broker(self._store or _open_store(config))
         self._broker.enqueuer.slowdown_s = config.slowdown_ms / 1000
@@ -122,6 +172,10 @@ class Server:
             await self._broker.store.get("serving")  # A fabric that is not there is missed now.
             loop = asyncio.get_running_loop()
             self._native = NativeServer(self._broker, loop, config.token)
+            if config.manager:
+                self.manager = Manager(self._broker.store, config.alarm_webhook)
+                self._native.handlers[Verb.TIER] = self.manager.handle
+                self.manager.start()
             if config.port >= 0:
                 self.port = await self._native.listen(config.host, config.port, tls)
             if config.unix is not None:
@@ -131,12 +185,21 @@ class Server:
                 self._http = HttpServer(self._broker, self._native, access)
                 self._sqs = SqsService(self._broker, access, strict=config.sqs_strict)
                 self._http.dialects[""] = self._sqs.respond
+                more: list[Route] = []
+                if self.manager is not None:
+                    more = rest_tiers.routes(self.manager.tiers, Tiers)
+                    self._http.collectors.append(TierCollector(self.manager))
+                self._console = Console(
+                    self._broker, self._native, self._http, access, _views(config)
+                )
+                self._http.dialects["console"] = self._console.respond
                 self._http.dialects["v1"] = RestApi(
-                    self._broker, authorize=access.authorize
+                    self._broker, authorize=self._console.sessions.authorize, more=more
                 ).respond
                 await self._sqs.moves.resume()
                 self.http_port = await self._http.listen(config.host, config.http, tls)
                 self._http.ready = True
+            await self._start_mqtt(tls)
             await self._start_coap()
         except BaseException as error:
             await self._close()
@@ -147,10 +210,36 @@ class Server:
                 "Choose another port, 0 for any free one."
             ) from error
         self._announce()
+        self._tier = Tier.of(
+            config, self._broker, self.url, self._directory, lambda: len(self.native.connections)
+        )
         self._log.info(
-            "serving", host=config.host, port=self.port, http=self.http_port, coap=self.coap_port,
-            data="a fabric" if config.store else config.data,
+            "serving", host=config.host, port=self.port, http=self.http_port, mqtt=self.mqtt_port,
+            coap=self.coap_port, data="a fabric" if config.store else config.data,
         )  # fmt: skip
+
+    async def _start_mqtt(self, tls: ssl.SSLContext | None) -> None:
+        """Open the gateway for devices, if it is wanted."""
+        config = self.config
+        if config.mqtt < 0 and config.mqtt_ws < 0:
+            return
+        from ringdove.frontends.mqtt import Gateway, GatewayConfig  # noqa: PLC0415  if wanted
+
+        assert self._broker is not None
+        self._mqtt = Gateway(
+            self._broker,
+            asyncio.get_running_loop(),
+            GatewayConfig(
+                _texts(config.mqtt_rules),
+                _texts(config.mqtt_permissions),
+                config.token,
+                config.mqtt_keep_alive_s,
+                config.mqtt_session_s,
+            ),
+        )
+        await self._mqtt.open()
+        if config.mqtt >= 0:
+            self.mqtt_port = await self._mqtt.listen(config.host, config.mqtt, tls)
 
     async def _start_coap(self) -> None:
         """Listen for CoAP, if it is wanted."""
@@ -169,7 +258,8 @@ class Server:
     @property
     def connected(self) -> bool:
         """Whether anybody is."""
-        return bool(self.native.connections) or bool(self._http and self._http.connections)
+        ends = (self._native, self._http, self._mqtt)
+        return any(end is not None and end.connections for end in ends)
 
     async def stop(self) -> None:
         """Drain, then close everything."""
@@ -184,10 +274,16 @@ class Server:
         config = self.config
         if self._directory is None or self.port < 0 or config.tls_cert is not None:
             return
+        serving.announce(self._directory, self.url)
+
+    @property
+    def url(self) -> str:
+        """Where clients on this machine reach the server."""
+        config = self.config
         secret = f":{quote(config.token, safe='')}@" if config.token else ""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)  # noqa: S104
         place = f"[{host}]" if ":" in host else host
-        serving.announce(self._directory, f"ringdove://{secret}{place}:{self.port}")
+        return f"ringdove{'s' if config.tls_cert else ''}://{secret}{place}:{self.port}"
 
     @property
     def _directory(self) -> Path | None:
@@ -197,6 +293,10 @@ class Server:
     async def _close(self) -> None:
         if self._directory is not None:
             serving.withdraw(self._directory)
+        if self._tier is not None:
+            await self._tier.close()
+        if self._mqtt is not None:
+            await self._mqtt.close()
         if self._coap is not None:
             await self._coap.close()
         if self._native is not None:
@@ -205,6 +305,10 @@ class Server:
             await self._http.close()
         if self._sqs is not None:
             await self._sqs.moves.close()
+        if self.manager is not None:
+            await self.manager.close()
+        if self._console is not None:
+            self._console.close()
         if self._broker is not None:
             await self._broker.close()
 
@@ -273,6 +377,38 @@ def _open_store(config: ServerConfig) -> Store:
     return MemoryStore() if config.memory else EmbeddedStore(config.data)
 
 
+def _views(config: ServerConfig) -> dict[str, Callable[[], Any]]:
+    """What the console can look at besides queues; imported by the first who looks."""
+    views: dict[str, Callable[[], Any]] = {}
+    if config.store is not None:
+        views["fabric"] = partial(_look_at_fabric, config.store, config.cluster)
+    if config.pipeline is not None:
+        views["pipeline"] = partial(_look_at_pipeline, config.pipeline)
+    return views
+
+
+def _look_at_fabric(url: str, place: str | None) -> dict[str, Any]:
+    from ringdove.cluster.outlook import look_at_fabric  # noqa: PLC0415
+
+    return look_at_fabric(url, place)
+
+
+def _look_at_pipeline(directory: str) -> dict[str, Any]:
+    try:
+        from ringdove.spark.pipeline.project import Project  # noqa: PLC0415
+        from ringdove.spark.pipeline.status import look  # noqa: PLC0415
+    except ImportError:
+        raise InvalidArgument("Pipelines need Spark: pip install 'ringdove[spark]'.") from None
+    return look(Project.open(Path(directory)))
+
+
+def _texts(given: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Texts that may come as one."""
+    if isinstance(given, str):
+        return tuple(text.strip() for text in given.split(";") if text.strip())
+    return given
+
+
 def _refuse_exposed(config: ServerConfig) -> None:
     """Refuse numbers that are none, and to listen where everybody can reach without protection."""
     if config.slowdown_ms < 1:
@@ -281,7 +417,7 @@ def _refuse_exposed(config: ServerConfig) -> None:
         raise InvalidArgument(f"idle_s is {config.idle_s}; it must be 0 or more.")
     if config.coap_rate < 1:
         raise InvalidArgument(f"coap_rate is {config.coap_rate}; it must be above 0.")
-    for name in ("port", "http", "coap"):
+    for name in ("port", "http", "mqtt", "mqtt_ws", "coap"):
         if not -1 <= getattr(config, name) <= 65_535:
             raise InvalidArgument(
                 f"{name} is {getattr(config, name)}; it must be 0 to 65535, or -1 for none."

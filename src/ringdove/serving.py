@@ -53,14 +53,18 @@ def withdraw(directory: Path) -> None:
 def find(directory: Path) -> str | None:
     """The URL of the server that has the directory open, if one has."""
     pid, url = _read(directory)
-    if url is None:
-        return None
+    return url if pid and pid == holder(directory) else None
+
+
+def holder(directory: Path) -> int:
+    """The process that has the directory open and serves it; 0 when none does."""
+    pid, _ = _read(directory)
     try:
-        holder = int((directory / "lock").read_text())
+        locked_by = int((directory / "lock").read_text())
         os.kill(pid, 0)
     except (OSError, ValueError):
-        return None
-    return url if holder == pid else None
+        return 0
+    return pid if pid == locked_by else 0
 
 
 def _read(directory: Path) -> tuple[int, str | None]:

@@ -1,6 +1,7 @@
 """Every command of the command line, its failures included, as a user sees them."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -275,6 +276,37 @@ def test_what_a_server_is_told_comes_from_flags_then_environment_then_file(tmp_p
     monkeypatch.setenv("RINGDOVE_HTTP", "many")
     with pytest.raises(InvalidArgument, match="cannot be used"):
         server_config({})
+
+
+@pytest.mark.parametrize(
+    ("flags", "surrounding", "written", "served"),
+    [
+        ([], {}, "", "ringdove-data"),
+        ([], {}, "data = 'shared'", "shared"),
+        ([], {}, "data = 'shared'\n[serve]\ndata = 'own'", "own"),
+        ([], {}, "url = 'ringdove://far:1'\n[serve]\ndata = 'own'", "own"),
+        ([], {"RINGDOVE_DATA": "around"}, "[serve]\ndata = 'own'", "around"),
+        (["--data", "given"], {"RINGDOVE_DATA": "around"}, "[serve]\ndata = 'own'", "given"),
+        (["--url", "file:given"], {}, "[serve]\ndata = 'own'", "given"),
+    ],
+)
+def test_a_server_takes_the_directory_that_was_said_closest(
+    flags, surrounding, written, served, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ringdove.toml").write_text(written)
+    for name, value in surrounding.items():
+        monkeypatch.setenv(name, value)
+    begun = []
+    monkeypatch.setattr("ringdove.server.run_server", lambda config, _: begun.append(config))
+    assert run([*flags, "serve"]) == EXIT_OK
+    assert [Path(config.data) for config in begun] == [Path(served)]
+
+
+def test_a_server_of_a_url_that_is_no_directory_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ringdove.toml").write_text("url = 'ringdove://far:1'")
+    assert run(["serve"]) == EXIT_REFUSED
 
 
 def test_ctrl_c_leaves_cleanly(readings, monkeypatch):

@@ -49,7 +49,7 @@ def request(verb: Verb = Verb.GET, meta: bytes = b"") -> Request:
 @pytest.fixture
 def session() -> ClientSession:
     """A session whose server has welcomed it."""
-    session = ClientSession("test", b"secret")
+    session = ClientSession("test")
     session.change(CONNECTING)
     session.hello()
     session.take(frame(Verb.REPLY, 0, WELCOME))
@@ -101,8 +101,8 @@ def test_a_session_begins_unconnected_and_ends_once():
 
 
 def test_hello_says_who_and_what():
-    session = ClientSession("me", b"secret")
-    [sent] = FrameDecoder().feed(frames.join([session.hello()]))
+    session = ClientSession("me")
+    [sent] = FrameDecoder().feed(frames.join([session.hello(b"secret")]))
     assert (sent.verb, sent.number) == (Verb.HELLO, 0)
     assert messages.decode(messages.Hello, sent.meta) == messages.Hello(
         messages.PROTOCOL_VERSION, "me", list(messages.FEATURES), b"secret"

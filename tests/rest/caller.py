@@ -40,11 +40,23 @@ class Caller:
         **query: Any,
     ) -> Answer:
         """Ask below /v1; a body that is not bytes goes as JSON."""
+        return self.at(method, f"/v1{path}", body, headers=headers, **query)
+
+    def at(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        headers: dict[str, str] | None = None,
+        **query: Any,
+    ) -> Answer:
+        """Ask anywhere."""
         headers = {**self.headers, **(headers or {})}
         if body is not None and not isinstance(body, bytes):
             body = json.dumps(body).encode()
             headers.setdefault("Content-Type", "application/json")
-        url = f"/v1{path}" + (f"?{urlencode(query)}" if query else "")
+        url = path + (f"?{urlencode(query)}" if query else "")
         connection = self.open()
         try:
             connection.request(method, url, body, headers)

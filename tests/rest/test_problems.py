@@ -125,7 +125,7 @@ def test_a_token_is_wanted_everywhere(locked: ServerThread, given: str | None):
         ("GET", "/openapi.json"),
         ("GET", "/x"),
     ]:
-        told = caller.problem(401, "NotAuthorized", method, path)
+        told = caller.problem(401, "NotIdentified", method, path)
         assert "Authorization: Bearer" in told["detail"]
         assert "hunter2" not in str(told)
     answer = caller.call("GET", "/queues")
@@ -164,18 +164,11 @@ def test_a_role_is_asked_for_before_anything_else(server: ServerThread, rest: Ca
         ("PUT", "/subscriptions/s", "manage"), ("DELETE", "/subscriptions/s", "manage"),
         ("GET", "/subscriptions/s", "receive"), ("POST", "/messages", "send"),
     ]:  # fmt: skip
-        rest.problem(401, "NotAuthorized", method, f"/queues/q{path}", b"no JSON")
+        rest.problem(403, "NotAuthorized", method, f"/queues/q{path}", b"no JSON")
         assert roles.asked.pop() == ("q", role)
-    rest.problem(401, "NotAuthorized", "GET", "/queues")
+    rest.problem(403, "NotAuthorized", "GET", "/queues")
     assert roles.asked == [(None, "manage")]
     assert rest.call("GET", "/openapi.json").status == 200
-
-
-def test_who_is_known_is_forbidden(server: ServerThread):
-    serve_rest(server, authorize=Roles(("q", "send")))
-    caller = Caller(server.http_port, "somebody")
-    caller.problem(403, "NotAuthorized", "GET", "/queues/q")
-    caller.problem(404, "QueueNotFound", "POST", "/queues/q/messages", b"x")
 
 
 def test_who_asks_too_often_is_told_to_wait(server: ServerThread, rest: Caller):
@@ -190,28 +183,27 @@ def test_who_asks_too_often_is_told_to_wait(server: ServerThread, rest: Caller):
 def test_another_queue_takes_a_right_of_its_own(server: ServerThread, rest: Caller):
     roles = Roles(("q", "manage"))
     serve_rest(server, authorize=roles)
-    rest.problem(401, "NotAuthorized", "PUT", "/queues/q", {"dead_letter": "other"})
+    rest.problem(403, "NotAuthorized", "PUT", "/queues/q", {"dead_letter": "other"})
     assert roles.asked.pop() == ("other", "manage")
     rest.ok("PUT", "/queues/q")
-    rest.problem(401, "NotAuthorized", "PATCH", "/queues/q", {"dead_letter": "other"})
-    rest.problem(401, "NotAuthorized", "POST", "/queues/q/redrive", {"target": "other"})
+    rest.problem(403, "NotAuthorized", "PATCH", "/queues/q", {"dead_letter": "other"})
+    rest.problem(403, "NotAuthorized", "POST", "/queues/q/redrive", {"target": "other"})
     assert roles.asked.pop() == ("other", "send")
-    told = rest.problem(401, "NotAuthorized", "POST", "/queues/q/redrive")
+    told = rest.problem(403, "NotAuthorized", "POST", "/queues/q/redrive")
     assert "Name the 'target'" in told["detail"]
 
 
 def test_the_server_itself_knows_its_token_and_its_accounts():
     with ServerThread("nowhere", port=-1, memory=True, token="hunter2") as server:
         stranger, operator = Caller(server.http_port), Caller(server.http_port, "hunter2")
-        stranger.problem(401, "NotAuthorized", "PUT", "/queues/q")
+        stranger.problem(401, "NotIdentified", "PUT", "/queues/q")
         assert stranger.call("GET", "/openapi.json").status == 200
         operator.ok("PUT", "/queues/q")
         assert len(operator.ok("GET", "/queues")["queues"]) == 1
 
         made = server.call(server.server._broker.account("create", {"name": "fleet"}))
-        pair = f"{made['key']['id']}:{made['key']['secret']}".encode()
         account = Caller(server.http_port)
-        account.headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+        account.headers["Authorization"] = basic(made["key"]["id"], made["key"]["secret"])
         account.problem(403, "NotAuthorized", "GET", "/queues/q")
         account.problem(403, "NotAuthorized", "GET", "/queues")
         own = QueueCaller(account, f"{made['id']}.own").create()
@@ -220,6 +212,28 @@ def test_the_server_itself_knows_its_token_and_its_accounts():
         account.problem(403, "NotAuthorized", "POST", f"{own.path}/redrive")
         account.problem(403, "NotAuthorized", "POST", f"{own.path}/redrive", {"target": "q"})
         assert QueueCaller(operator, "q").waiting() == 0
+
+
+def basic(user: str, password: str) -> str:
+    return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
+
+
+@pytest.mark.parametrize("token", [None, "hunter2"])
+def test_who_is_not_known_is_asked_who_he_is(token: str | None):
+    with ServerThread("nowhere", port=-1, memory=True, token=token) as server:
+        made = server.call(server.server._broker.account("create", {"name": "fleet"}))
+        key, caller = made["key"], Caller(server.http_port)
+        for given in (
+            None, "Bearer wrong", "Basic", "Basic !", basic("AKIA", "none"), "Digest x",
+            basic(key["id"], "wrong"), f"AWS4-HMAC-SHA256 Credential={key['id']}/20260101/x",
+        ):  # fmt: skip
+            caller.headers = {} if given is None else {"Authorization": given}
+            for method, path in [("GET", "/queues"), ("POST", f"/queues/{made['id']}.own/receive")]:
+                caller.problem(401, "NotIdentified", method, path)
+            assert "www-authenticate" in caller.call("GET", "/queues").headers
+        caller.headers = {"Authorization": basic(key["id"], key["secret"])}
+        caller.problem(403, "NotAuthorized", "GET", "/queues")
+        caller.problem(404, "QueueNotFound", "POST", f"/queues/{made['id']}.own/receive")
 
 
 @pytest.mark.parametrize(

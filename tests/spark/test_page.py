@@ -1,13 +1,12 @@
 """The page about Spark does what it says."""
 
-from pathlib import Path
-
 import ringdove
 from ringdove.spark.columns import COLUMNS
 from ringdove.spark.options import _KNOWN
-from test_docs import python_blocks
+from server.running import ServerThread
+from test_docs import ON_SPARK, ROOT, blocks, python_blocks
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "spark.md"
+PAGE = ROOT / "docs" / "spark.md"
 
 
 def test_the_python_on_the_page_runs(spark, tmp_path, monkeypatch):
@@ -27,6 +26,15 @@ def test_the_python_on_the_page_runs(spark, tmp_path, monkeypatch):
     with ringdove.connect(f"file:{tmp_path}") as rd:
         found = [message.body for message in rd.queue("averages").replay()]
     assert found == [b"21.0", b"21.5", b"22.0", b"19.5", b"22.1"]
+
+
+def test_the_tour_of_the_guide_comes_to_results(spark, tmp_path, capfd):
+    tour = [b for b in blocks(ROOT / "docs" / "guide.md") if b.section == ON_SPARK]
+    assert [block.kind for block in tour] == ["python", "console"]
+    with ServerThread(tmp_path) as server, ringdove.connect(server.url) as rd:
+        rd.create_queue("readings").send_many([b"1", b"2", b"3"])
+        exec(tour[0].text.replace("127.0.0.1:7117", f"127.0.0.1:{server.port}"), {})
+    assert "|    3|" in capfd.readouterr().out
 
 
 def test_every_option_and_column_is_explained():

@@ -22,6 +22,7 @@ from ringdove.pending import run
 from ringdove.stores.base import Record
 from ringdove.stores.embedded import EmbeddedStore
 from stores.conformance import StoreContract
+from stores.copies import CopyContract
 from stores.driver import Driver, bodies_of, offsets_of
 from stores.looped import LoopedStore
 from stores.restless import RestlessStore
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class TestEmbeddedStore(StoreContract):
+class TestEmbeddedStore(CopyContract, StoreContract):
     @pytest.fixture
     def store(self, tmp_path: Path, clock: ManualClock) -> Iterator[EmbeddedStore]:
         store = EmbeddedStore(tmp_path, clock, seed=1)
@@ -43,7 +44,7 @@ class TestEmbeddedStoreOnDisk(TestEmbeddedStore):
     durability = "disk"
 
 
-class TestEmbeddedStoreOnAnEventLoop(StoreContract):
+class TestEmbeddedStoreOnAnEventLoop(CopyContract, StoreContract):
     @pytest.fixture
     def store(self, tmp_path: Path, clock: ManualClock) -> Iterator[LoopedStore]:
         store = LoopedStore(EmbeddedStore(tmp_path, clock, seed=1))
@@ -51,7 +52,7 @@ class TestEmbeddedStoreOnAnEventLoop(StoreContract):
         run(store.close())
 
 
-class TestEmbeddedStoreRestarted(StoreContract):
+class TestEmbeddedStoreRestarted(CopyContract, StoreContract):
     @pytest.fixture
     def store(self, tmp_path: Path, clock: ManualClock) -> Iterator[RestlessStore]:
         store = RestlessStore(tmp_path, clock)

@@ -76,10 +76,10 @@ def tree_cpu_s(pid: int) -> float:
 class ServerProcess:
     """A running `ringdove serve`."""
 
-    def __init__(self, data: Path, *options: str, http: bool = False) -> None:
+    def __init__(self, data: Path, *options: str, http: bool = False, port: int = 0) -> None:
         command = [
             sys.executable, "-m", "ringdove", "--data", str(data), "serve",
-            "--port", "0", "--http", "0" if http else "-1", "--json", *options,
+            "--port", str(port), "--http", "0" if http else "-1", "--json", *options,
         ]  # fmt: skip
         self._process = subprocess.Popen(  # noqa: S603  our own program
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -101,6 +101,11 @@ class ServerProcess:
     def resident_bytes(self) -> int:
         """Memory of the server."""
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+
+    def kill(self) -> None:
+        """End it at once, whatever it is doing."""
+        self._process.kill()
+        self._process.communicate()
 
     def stop(self) -> None:
         """Have it drain and end."""

@@ -103,6 +103,7 @@ def show(account: str, *, json: JsonFlag = False) -> None:
             ["requests per second", requests_per_s],
             ["bytes stored", nbytes],
             ["password", "yes" if found["password"] else "none"],
+            ["console role", found["console_role"]],
         ],
     )
     _key_table([found])
@@ -236,6 +237,28 @@ def quota(
     changed = _ask("set_quota", account=account, **chosen)
     rate, nbytes = _quotas(changed)
     _tell(changed, f"Account {changed['name']}: requests/s {rate}, bytes {nbytes}.", json)
+
+
+@app.command
+def role(account: str, role: str, *, json: JsonFlag = False) -> None:
+    """Say what the account's password lets do in the console.
+
+    A viewer looks at the queues that the account may use, an operator does all that the account
+    may, an admin all that the server's token allows.
+
+    Example: `ringdove account role shop viewer`
+
+    Parameters
+    ----------
+    account
+        Its id or name.
+    role
+        viewer, operator (as every account at first) or admin.
+    json
+        Print the account as JSON.
+    """
+    changed = _ask("set_console_role", account=account, role=role)
+    _tell(changed, f"Account {changed['name']} is {changed['console_role']} in the console.", json)
 
 
 @key_app.command

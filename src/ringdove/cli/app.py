@@ -86,5 +86,6 @@ def launch(
     url
         Where the queues are, for example file:./data or ringdove://127.0.0.1:7117.
     """
+    session.told.set(data is not None or url is not None)
     session.url.set(find_url(None if data is not None and url is None else url, data))
     return app(tokens, exit_on_error=False, print_error=True, result_action="return_value")

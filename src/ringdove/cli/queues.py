@@ -60,6 +60,10 @@ class Settings:
     "What a receive does while the queue is empty."
     dedup_ms: str | None = None
     "How long a message id is remembered."
+    relay_done: Literal["stored", "consumed"] | None = None
+    "A message is done when the next level of brokers has stored it, or when consumed behind it."
+    relayed: bool | None = None
+    "Only on a copy: false makes it a queue of its own, when its origin is lost for good."
 
     def chosen(self) -> dict[str, Any]:
         """The settings given, as the library takes them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,52 +17,110 @@ from ringdove.cli.queues import JsonFlag
 if TYPE_CHECKING:
     from ringdove.server import Server
 
-Flag = Annotated[bool, Parameter(negative="")]
-SlowdownMs = Annotated[
-    int | None,
-    Parameter(
-        help="With --store: a node that takes longer is slow, and what may go elsewhere does; "
-        "by default 400."
-    ),
-]
-UnixPath = Annotated[str | None, Parameter(help="Path of a unix socket for the native protocol.")]
-CoapPort = Annotated[int | None, Parameter(help="Port of CoAP for devices, by default none.")]
-CoapRate = Annotated[
-    int | None,
-    Parameter(
-        help="CoAP requests per second, by default 2000; devices beyond are told to come back."
-    ),
-]
-TlsCert = Annotated[
-    str | None,
-    Parameter(
-        help="File with the server's certificate chain; clients then connect with ringdoves://."
-    ),
-]
-TlsKey = Annotated[str | None, Parameter(help="File with the certificate's key.")]
-TlsClientCa = Annotated[
-    str | None, Parameter(help="File with the authority whose clients alone may connect.")
-]
+#: A flag that is on or not given.
+Switch = Annotated[bool | None, Parameter(negative="")]
+
+
+@Parameter(name="*")
+@dataclass
+class ServeFlags:
+    """What a server may be told; `ringdove.server.ServerConfig` has the same names."""
+
+    store: str | None = None
+    "A Redis or Valkey cluster to keep queues on: redis://HOST:PORT,HOST:PORT."
+    slowdown_ms: int | None = None
+    "With --store: a node that takes longer, by default 400, is slow; what may go elsewhere does."
+    host: str | None = None
+    "Address to listen on, by default 127.0.0.1. Others need a token and TLS."
+    port: int | None = None
+    "Port of the native protocol, by default 7117; 0 for any free one, -1 for none."
+    http: int | None = None
+    "Port of HTTP (SQS, REST, /console, /metrics, ...), by default 9324; 0 and -1 likewise."
+    unix: str | None = None
+    "Path of a unix socket for the native protocol."
+    token: str | None = None
+    "A secret that clients must present: ringdove://:TOKEN@HOST:PORT."
+    tls_cert: str | None = None
+    "File with the server's certificate chain; clients then connect with ringdoves://."
+    tls_key: str | None = None
+    "File with the certificate's key."
+    tls_client_ca: str | None = None
+    "File with the authority whose clients alone may connect."
+    insecure: Switch = None
+    "Allow an address that others can reach without a token and TLS."
+    sqs_strict: Switch = None
+    "Keep to SQS's waiting times too: one purge of a queue per minute."
+    memory: Switch = None
+    "Keep queues in memory only; they vanish with the server."
+    idle_s: int | None = None
+    "End by itself when nobody has been connected for so many seconds."
+    cluster: str | None = None
+    "For the console: the directory of the store's cluster, or that of its plan."
+    pipeline: str | None = None
+    "For the console: the directory of a pipeline's project."
+
+
+@Parameter(name="*", group="Devices")
+@dataclass
+class DeviceFlags:
+    """The gateways for devices."""
+
+    mqtt: int | None = None
+    "Port of MQTT 3.1.1 and 5, by default none; 0 for any free one."
+    mqtt_ws: int | None = None
+    "Port of MQTT over WebSocket for browsers, likewise."
+    mqtt_rules: Annotated[list[str] | None, Parameter(name="--mqtt-rule", negative="")] = None
+    "Which queue topics belong to: 'meters/+/reading -> readings, key = segment 2'; repeatable."
+    mqtt_permissions: Annotated[
+        list[str] | None, Parameter(name="--mqtt-permission", negative="")
+    ] = None
+    "Which topics clients may use: 'send meters/%u/#'; repeatable."
+    mqtt_keep_alive_s: int | None = None
+    "The longest keep-alive time that MQTT clients may choose, by default any."
+    mqtt_session_s: int | None = None
+    "How long an MQTT session may outlive its connection, by default for ever."
+    coap: int | None = None
+    "Port of CoAP, which is UDP, by default none; 0 for any free one."
+    coap_rate: int | None = None
+    "CoAP requests per second, by default 2000; devices beyond are told to come back."
+
+
+@Parameter(name="*", group="Tiers")
+@dataclass
+class TierFlags:
+    """Where the server stands among tiers of brokers."""
+
+    level: int | None = None
+    "0 for the core, where producers connect; 1 and more pull from the level before."
+    region: str | None = None
+    "Its region, for example eu-west."
+    name: str | None = None
+    "Its name, unique among all brokers; by default its host and port."
+    public_url: str | None = None
+    "Where clients reach it, if not at its own address."
+    upstream: str | None = None
+    "URL of a broker of the level before, or 'manager' to be told one."
+    managers: str | None = None
+    "Managers to report to: ringdove://HOST:PORT,HOST:PORT."
+    relay_queues: str | None = None
+    "Queues to pull, as patterns separated by commas; all by default."
+    spool_bytes: int | None = None
+    "Bytes that a copy of a queue may hold, by default 10 GiB; pulling stops there."
+    relay_keep_ms: int | None = None
+    "How long messages that are done stay for consumers from elsewhere, by default 10 minutes."
+    relay_compression: Literal["none", "lz4", "zstd"] | None = None
+    "How blocks are compressed on their way from upstream."
+    manager: Switch = None
+    "Be a manager: hear brokers and clients, and tell them where to connect."
+    alarm_webhook: str | None = None
+    "With --manager: a URL to which alarms are posted as JSON."
 
 
 def serve(
     *,
-    store: str | None = None,
-    slowdown_ms: SlowdownMs = None,
-    host: str | None = None,
-    port: int | None = None,
-    http: int | None = None,
-    coap: CoapPort = None,
-    coap_rate: CoapRate = None,
-    unix: UnixPath = None,
-    token: str | None = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    tls_client_ca: TlsClientCa = None,
-    insecure: Flag = False,
-    sqs_strict: Flag = False,
-    memory: Flag = False,
-    idle_s: int | None = None,
+    flags: ServeFlags | None = None,
+    devices: DeviceFlags | None = None,
+    tier: TierFlags | None = None,
     log: Literal["text", "json"] = "text",
     json: JsonFlag = False,
 ) -> None:
@@ -75,24 +134,6 @@ def serve(
 
     Parameters
     ----------
-    store
-        A Redis or Valkey cluster to keep queues on: redis://HOST:PORT,HOST:PORT.
-    host
-        Address to listen on, by default 127.0.0.1. Others need a token and TLS.
-    port
-        Port of the native protocol, by default 7117; 0 for any free one, -1 for none.
-    http
-        Port of HTTP (SQS, REST, /metrics, /healthz, /readyz), by default 9324; 0 and -1 likewise.
-    token
-        A secret that clients must present: ringdove://:TOKEN@HOST:PORT.
-    insecure
-        Allow an address that others can reach without a token and TLS.
-    sqs_strict
-        Keep to SQS's waiting times too: one purge of a queue per minute.
-    memory
-        Keep queues in memory only; they vanish with the server.
-    idle_s
-        End by itself when nobody has been connected for so many seconds.
     log
         How to write the log on standard error.
     json
@@ -101,14 +142,11 @@ def serve(
     from ringdove.config import server_config
     from ringdove.server import run_server
 
-    chosen: dict[str, Any] = {
-        "store": store, "slowdown_ms": slowdown_ms, "host": host, "port": port, "http": http,
-        "coap": coap, "coap_rate": coap_rate, "unix": unix, "token": token,
-        "tls_cert": tls_cert, "tls_key": tls_key, "tls_client_ca": tls_client_ca,
-        "insecure": insecure or None, "sqs_strict": sqs_strict or None,
-        "memory": memory or None, "idle_s": idle_s,
-        "data": None if memory or store else str(session.directory()),
-    }  # fmt: skip
+    chosen: dict[str, Any] = {}
+    for group in (flags, devices, tier):
+        chosen |= asdict(group) if group is not None else {}
+    if session.told.get() and not chosen.get("memory") and not chosen.get("store"):
+        chosen["data"] = str(session.directory())
     config = server_config(chosen)
     _set_up_log(log)
 
@@ -120,6 +158,8 @@ def _tell(server: Server, *, as_json: bool) -> None:
     host, secure = server.config.host, "s" if server.config.tls_cert else ""
     if as_json:
         ports = {"port": server.port, "http": server.http_port}
+        if server.mqtt_port >= 0 or server.mqtt_ws_port >= 0:
+            ports |= {"mqtt": server.mqtt_port, "mqtt_ws": server.mqtt_ws_port}
         if server.coap_port >= 0:
             ports["coap"] = server.coap_port
         emit_json({"host": host, **ports})
@@ -127,7 +167,11 @@ def _tell(server: Server, *, as_json: bool) -> None:
         return
     say(f"Serving on ringdove{secure}://{host}:{server.port}")
     if server.http_port >= 0:
-        say(f"SQS and REST on http{secure}://{host}:{server.http_port}")
+        say(f"SQS and REST on http{secure}://{host}:{server.http_port}, /console in a browser")
+    if server.mqtt_port >= 0:
+        say(f"MQTT on mqtt{secure}://{host}:{server.mqtt_port}")
+    if server.mqtt_ws_port >= 0:
+        say(f"MQTT on ws{secure}://{host}:{server.mqtt_ws_port}/mqtt")
     if server.coap_port >= 0:
         say(f"CoAP on coap://{host}:{server.coap_port}")
     say("Ctrl-C ends.")

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringdove.config import DATA_DEFAULT
-from ringdove.errors import InvalidArgument, StoreUnavailable
+from ringdove.config import DATA_DEFAULT, directory_of
+from ringdove.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from ringdove.client.sync import Connection
 
 #: The URL of the running command; set by the shared options.
 url: ContextVar[str] = ContextVar("url", default=f"file:{DATA_DEFAULT}")
+#: Whether a flag or the environment names that URL, and not a file or nobody.
+told: ContextVar[bool] = ContextVar("told", default=False)
 
 
 @contextmanager
@@ -39,7 +40,4 @@ def connected(*, create: bool = False) -> Iterator[Connection]:
 
 def directory() -> Path:
     """The data directory of the command, for those that work on files."""
-    scheme, _, path = url.get().partition(":")
-    if scheme != "file":
-        raise InvalidArgument(f"This works on a data directory, not on {url.get()!r}: use --data.")
-    return Path(os.path.expanduser(path))  # noqa: PTH111  a path in a URL may start with ~
+    return directory_of(url.get())

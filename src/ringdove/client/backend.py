@@ -4,6 +4,7 @@ file:PATH               the queues in a data directory, in this process; or thos
                         that has it open
 memory:                 queues that vanish with the connection; for tests
 ringdove://HOST:PORT    a server's; address.py has the other forms
+tiers://HOST:PORT       those of the broker that a manager of tiers names
 redis://HOST:PORT       those of a fabric, by a controller in this process
 """
 
@@ -143,5 +144,5 @@ def make_backend(url: str, *, clock: Clock | None = None, **options: Any) -> Bac
     hint = f" Did you mean '{near[0]}:'?" if near else ""
     raise InvalidArgument(
         f"{url!r}: this version connects to 'file:DIRECTORY', 'memory:', "
-        f"'ringdove://HOST:PORT' and 'redis://HOST:PORT'.{hint}"
+        f"'ringdove://HOST:PORT', 'tiers://HOST:PORT' and 'redis://HOST:PORT'.{hint}"
     )

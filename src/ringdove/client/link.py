@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from ringdove import limits
 from ringdove.client.address import Address, Endpoint, tls_context
+from ringdove.client.endpoints import Endpoints, FixedEndpoints
 from ringdove.errors import (
     ConnectionClosed,
     FatalClientError,
+    InvalidArgument,
     RingdoveError,
     StoreUnavailable,
     WaitTimeout,
@@ -33,6 +35,7 @@ from ringdove.protocol.session import ClientSession, Request, SessionState, deco
 from ringdove.version import __version__
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
     from ringdove.core.columns import Buffer
@@ -91,9 +94,7 @@ class Link:
     ) -> None:
         self.loop = loop
         self.options = options
-        self.session = ClientSession(
-            f"ringdove {__version__} {socket.gethostname()}:{os.getpid()}", address.token.encode()
-        )
+        self.session = ClientSession(f"ringdove {__version__} {socket.gethostname()}:{os.getpid()}")
         self.session.on_push = self._pushed
         self.session.on_state = options.on_state
         self.session.on_unwanted = self._give_back
@@ -101,10 +102,11 @@ class Link:
         self.streams: dict[int, StreamEnd] = {}
         #: Called when a new connection has been welcomed, before requests are written again.
         self.on_welcome: list[Callable[[], None]] = []
-        self._address = address
-        self._tls = (
-            tls_context(options.tls_ca, options.tls_cert, options.tls_key) if address.tls else None
-        )
+        #: Where to connect; set before `open` by who knows better than the address.
+        self.endpoints: Endpoints = FixedEndpoints(address.endpoints)
+        self._tls: ssl.SSLContext | None = None
+        if any(endpoint.tls for endpoint in address.endpoints):
+            self._tls_context()
         self._inbox: deque[Request] = deque()
         self._scheduled = False
         #: Requests that wait until the server may take more.
@@ -129,9 +131,10 @@ class Link:
             async with asyncio.timeout(self.options.connect_s):
                 await asyncio.shield(welcomed)
         except TimeoutError:
-            places = ", ".join(map(str, self._address.endpoints))
             reason = f": {self._failure}" if self._failure else ""
-            error = StoreUnavailable(f"No server answered at {places}{reason}. Is it running?")
+            error = StoreUnavailable(
+                f"No server answered at {self.endpoints}{reason}. Is it running?"
+            )
             await self.close(error)
             raise error from self._failure
         except RingdoveError:
@@ -147,6 +150,7 @@ class Link:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        await self.endpoints.close()
         for wire in list(self._wires):
             wire.close()
             with contextlib.suppress(TimeoutError):
@@ -222,21 +226,20 @@ class Link:
     # -- staying connected ----------------------------------------------------------------------
 
     async def _stay_connected(self, welcomed: asyncio.Future[None]) -> None:
-        endpoints = list(self._address.endpoints)
-        random.shuffle(endpoints)
         backoff_s = _BACKOFF_S
         apart_s = self.loop.time()
         while self.session.state is not SessionState.CLOSED:
-            endpoint = endpoints.pop(0)
-            endpoints.append(endpoint)
+            began_s = self.loop.time()
             try:
-                reason = await self._serve_one(endpoint, welcomed)
-                backoff_s, apart_s = _BACKOFF_S, self.loop.time()
-            except FatalClientError as error:
+                reason = await self._serve_next(welcomed)
+                apart_s = self.loop.time()
+                if apart_s - began_s > _BACKOFF_S_MAX:
+                    backoff_s = _BACKOFF_S
+            except (FatalClientError, InvalidArgument) as error:
                 self._give_up(error, welcomed)
                 return
             except (OSError, RingdoveError, TimeoutError) as error:
-                reason = f"{endpoint}: {error or type(error).__name__}"
+                reason = str(error) or type(error).__name__
                 self._failure = StoreUnavailable(reason)
             if self.session.state is SessionState.CONNECTED:
                 self.session.change(SessionState.CONNECTING, reason)
@@ -247,6 +250,18 @@ class Link:
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1))
             backoff_s = min(2 * backoff_s, _BACKOFF_S_MAX)
 
+    async def _serve_next(self, welcomed: asyncio.Future[None]) -> str:
+        """Connect to the next place; answers why that ended, or raises if it did not begin."""
+        endpoint = await self.endpoints.next()
+        try:
+            return await self._serve_one(endpoint, welcomed)
+        except FatalClientError:
+            raise
+        except (OSError, RingdoveError, TimeoutError) as error:
+            raise StoreUnavailable(f"{endpoint}: {error or type(error).__name__}") from error
+        finally:
+            self.endpoints.ended(endpoint)
+
     def _give_up(self, error: RingdoveError, welcomed: asyncio.Future[None]) -> None:
         self.session.close(error, str(error))
         if not welcomed.done():
@@ -256,14 +271,15 @@ class Link:
         """One connection, from beginning to end; answers why it ended."""
         self._lost = self.loop.create_future()
         # One that hangs must leave time for the others.
-        attempt_s = self.options.connect_s / (len(self._address.endpoints) + _REST)
+        attempt_s = self.options.connect_s / (self.endpoints.count + _REST)
         async with asyncio.timeout(attempt_s):
             wire = await self._connect(endpoint)
         try:
-            wire.write(self.session.hello())
+            wire.write(self.session.hello(endpoint.token.encode()))
             async with asyncio.timeout(attempt_s):
                 await wire.welcomed
             self._wire = wire
+            self.endpoints.welcomed(endpoint)
             for notify in list(self.on_welcome):
                 notify()
             self.session.change(SessionState.CONNECTED, str(endpoint))
@@ -284,10 +300,21 @@ class Link:
                 lambda: _Wire(self),
                 endpoint.host,
                 endpoint.port,
-                ssl=self._tls,
-                server_hostname=endpoint.host if self._tls else None,
+                ssl=self._tls_context() if endpoint.tls else None,
+                server_hostname=endpoint.host if endpoint.tls else None,
             )
         return wire
+
+    def _tls_context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            options = self.options
+            self._tls = tls_context(options.tls_ca, options.tls_cert, options.tls_key)
+        return self._tls
+
+    @property
+    def own_host(self) -> str:
+        """This side's address of the connection; empty while there is none."""
+        return self._wire.own_host if self._wire is not None else ""
 
     async def _keep_time(self) -> None:
         while True:
@@ -381,6 +408,11 @@ class _Wire(asyncio.BufferedProtocol):
     def quiet_s(self, now_s: float) -> float:
         """How long nothing whole has come, with patience for a large frame on its way."""
         return now_s - self.framed_s - self._decoder.partial_bytes / _SLOWEST_BYTES_PER_S
+
+    @property
+    def own_host(self) -> str:
+        name = self._transport.get_extra_info("sockname") if self._transport is not None else None
+        return name[0] if isinstance(name, tuple) else ""
 
     def pause_writing(self) -> None:
         self.writable = False

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ringdove import limits
 from ringdove.client.address import parse
 from ringdove.client.link import BackgroundLoop, Link, LinkOptions
+from ringdove.client.roaming import ManagedEndpoints
 from ringdove.client.streaming import RemoteStream
 from ringdove.clock import Clock, SystemClock
 from ringdove.controllers.broker import QueueStats, total_stats
@@ -87,16 +88,23 @@ class RemoteBackend:
     async def open(self) -> None:
         """Connect to one of the servers."""
         if on_event_loop():
-            self._link = Link(self._address, self._options, asyncio.get_running_loop())
+            self._link = self._make_link(asyncio.get_running_loop())
             await self._link.open()
             return
         self._background = BackgroundLoop()
-        self._link = Link(self._address, self._options, self._background.loop)
+        self._link = self._make_link(self._background.loop)
         try:
             await self._elsewhere(self._link.open())
         except BaseException:
             self._background.stop()
             raise
+
+    def _make_link(self, loop: asyncio.AbstractEventLoop) -> Link:
+        address, options = self._address, self._options
+        link = Link(address, options, loop)
+        if address.asker is not None:
+            link.endpoints = ManagedEndpoints(address, address.asker, options, loop, link.lost)
+        return link
 
     async def close(self) -> None:
         """Close the connection. Idempotent."""
@@ -410,9 +418,12 @@ class RemoteBackend:
         owner: bytes,
         positions: Mapping[StripeId, int],
         lease_ms: int,
+        compression: str = "none",
     ) -> RemoteStream:
-        """See Backend."""
-        stream = RemoteStream(self.link, queue, subscription, owner, positions, lease_ms)
+        """See Backend; blocks may be compressed on their way."""
+        stream = RemoteStream(
+            self.link, queue, subscription, owner, positions, lease_ms, compression
+        )
         await stream.open()
         return stream
 
@@ -439,10 +450,17 @@ class RemoteBackend:
 
     async def account(self, command: str, arguments: dict[str, Any]) -> Any:
         """See Backend."""
-        ask: messages.Account = (command, arguments)
+        ask: messages.Command = (command, arguments)
         if command == "delete":
             return await self._remove(Verb.ACCOUNT, ask, InvalidArgument)
         return await self._get(Any, Verb.ACCOUNT, ask)
+
+    # -- tiers ----------------------------------------------------------------------------------
+
+    async def tier(self, command: str, arguments: dict[str, Any]) -> Any:
+        """Ask the manager of tiers; only a server that is one answers."""
+        ask: messages.Command = (command, arguments)
+        return await self._get(Any, Verb.TIER, ask)
 
 
 def _as_one_frame(segments: list[Segment]) -> list[Segment]:

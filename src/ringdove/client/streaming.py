@@ -3,7 +3,9 @@
 Each stripe has an offset that is wanted next. A block that starts there is taken; one that came
 already is dropped; when one is missing or damaged, the wanted offset is asked for again, once, and
 everything until it comes is dropped. A broken connection is one way to lose blocks: after the next
-welcome the stream is opened again where it stands, under a new fence.
+welcome the stream is opened again where it stands, under a new fence. That may be another broker of
+tiers: a position means the same there. One without the subscription is given it; one without the
+queue is left for another; one that has trimmed the position refuses it.
 """
 
 from __future__ import annotations
@@ -15,13 +17,19 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from ringdove import limits
 from ringdove.controllers.streaming import StreamedBlock
-from ringdove.errors import ConnectionClosed, RemoteProtocolError, RingdoveError
+from ringdove.errors import (
+    ConnectionClosed,
+    QueueNotFound,
+    RemoteProtocolError,
+    RingdoveError,
+    SubscriptionNotFound,
+)
 from ringdove.pending import Pending
 from ringdove.protocol import frames, messages
 from ringdove.protocol.frames import blocks_of
 from ringdove.protocol.messages import Verb
 from ringdove.protocol.session import Request, SessionState, decode_error
-from ringdove.stores.base import StripeId
+from ringdove.stores.base import Start, StripeId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,6 +68,7 @@ class RemoteStream:
         owner: bytes,
         positions: Mapping[StripeId, int],
         lease_ms: int,
+        compression: str = "none",
     ) -> None:
         self._lock = threading.RLock()
         self.fence = 0
@@ -71,6 +80,9 @@ class RemoteStream:
         self._subscription = subscription
         self._owner = owner
         self._lease_ms = lease_ms
+        self._compression = compression
+        #: Blocks that came damaged and were asked for again.
+        self.mismatches = 0
         self._number = 0
         #: Grows with every connection; blocks of an earlier one are not in the present window.
         self._generation = 0
@@ -106,6 +118,8 @@ class RemoteStream:
             list(self.cursors.items()),
             limits.STREAM_WINDOW_BYTES,
             self._lease_ms,
+            self._compression,
+            exact=self._link.endpoints.differ,
         )
         request = Request(Verb.STREAM, messages.encode(ask))
         request.on_begin = self._listen
@@ -119,7 +133,31 @@ class RemoteStream:
         error = request.answer.error()
         if error is None:
             self._begin(request.answer.result())
-        elif isinstance(error, RingdoveError):
+        elif isinstance(error, RingdoveError) and not self._settle_in(error):
+            self._fail(error)
+
+    def _settle_in(self, error: RingdoveError) -> bool:
+        """Make up for what the next broker lacks; False where that is not what is wrong."""
+        if not self._link.endpoints.differ or not self.cursors:
+            return False
+        if isinstance(error, QueueNotFound):
+            self._link.lost(f"The broker has no queue {self._queue!r}.")
+        elif isinstance(error, SubscriptionNotFound):
+            # What was acknowledged is told once the stream has begun, and moves it on.
+            ask = messages.Subscribe(self._queue, self._subscription, Start("earliest"))
+            request = self._opening = Request(Verb.SUBSCRIBE, messages.encode(ask))
+            request.answer.when_done(partial(self._subscribed, request))
+            self._link.submit(request)
+        else:
+            return False
+        return True
+
+    def _subscribed(self, request: Request) -> None:
+        self._opening = None
+        error = request.answer.error()
+        if error is None:
+            self._link.submit(self._request())
+        elif isinstance(error, RingdoveError) and not self._settle_in(error):
             self._fail(error)
 
     @_locked
@@ -164,6 +202,7 @@ class RemoteStream:
         try:
             [block] = blocks_of(frame, 1)
         except RemoteProtocolError:
+            self.mismatches += 1
             if wanted == cursor:
                 self._asked.discard(stripe)  # The very one that is wanted: ask at once.
             self._drop(stripe, nbytes, cursor)
@@ -242,13 +281,24 @@ class RemoteStream:
             raise self._failure
         with self._lock:
             self._acknowledged[stripe] = max(offset, self._acknowledged.get(stripe, 0))
-            held = self._held.get(stripe, deque())
-            freed = 0
-            while held and held[0][0] <= offset:
-                _, nbytes, generation = held.popleft()
-                if generation == self._generation:
-                    freed += nbytes
-        self._free(stripe, offset, freed)
+            freed_bytes = self._let_go(stripe, offset)
+        self._free(stripe, offset, freed_bytes)
+
+    def make_room(self, stripe: StripeId, offset: int) -> None:
+        """Everything below `offset` is kept elsewhere, though not done: more may come."""
+        with self._lock:
+            freed_bytes = self._let_go(stripe, offset)
+        self._free(stripe, -1, freed_bytes)
+
+    def _let_go(self, stripe: StripeId, offset: int) -> int:
+        """Forget what was handed out below `offset`; answers its bytes in the present window."""
+        held = self._held.get(stripe, deque())
+        freed_bytes = 0
+        while held and held[0][0] <= offset:
+            _, nbytes, generation = held.popleft()
+            if generation == self._generation:
+                freed_bytes += nbytes
+        return freed_bytes
 
     @_locked
     def rewind(self, stripe: StripeId, offset: int) -> None:

@@ -48,6 +48,10 @@ T = TypeVar("T")
 #: Every role: put messages in; take them out; make, change, purge and delete queues.
 ALL: Final = ("send", "receive", "manage")
 
+#: What somebody with the account's password may do in the console: look at what the account may
+#: use; do all that the account may; or everything that the server's token allows.
+CONSOLE_ROLES: Final = ("viewer", "operator", "admin")
+
 #: The account of queues with plain names.
 DEFAULT_ACCOUNT: Final = "000000000000"
 
@@ -119,6 +123,7 @@ class Account(msgspec.Struct, array_like=True, frozen=True):
     grants: dict[str, tuple[str, ...]] = {}
     requests_per_s: float | None = None
     bytes_max: int | None = None
+    console_role: str = "operator"
 
     def __repr__(self) -> str:
         return f"Account({self.id!r}, {self.name!r}, keys={list(self.keys.values())})"
@@ -405,6 +410,12 @@ class Accounts:
         hashed = found[0].password if found is not None else None
         matches = await self._submit(partial(_verify, hashed or _NOBODY, password))
         return matches and hashed is not None
+
+    async def set_console_role(self, account: str, role: str) -> Account:
+        """Say what the account's password lets do in the console."""
+        if role not in CONSOLE_ROLES:
+            raise InvalidArgument(f"{role!r} is no role: use one of {', '.join(CONSOLE_ROLES)}.")
+        return await self._change(account, lambda found: replace(found, console_role=role))
 
     async def set_quota(
         self,

@@ -91,6 +91,12 @@ class Broker:
         """Make a queue; the same again is no error."""
         return await self._catalog.create(name, QueueSettings.make(**settings))
 
+    async def adopt_queue(self, origin: QueueInfo, settings: QueueSettings) -> QueueInfo:
+        """Make a copy of another broker's queue, under its name and id; only a relay fills it."""
+        return await self._catalog.create(
+            origin.name, settings.replace(relayed=True), queue_id=origin.id
+        )
+
     async def get_queue(self, name: str) -> QueueInfo:
         """The queue, or QueueNotFound."""
         return await self._catalog.get(name)
@@ -200,11 +206,13 @@ class Broker:
         owner: bytes,
         positions: Mapping[StripeId, int],
         lease_ms: int,
+        *,
+        exact: bool = False,
     ) -> BlockStream:
-        """Claim a subscription for ordered streaming."""
+        """Claim a subscription for ordered streaming; `exact` refuses positions trimmed already."""
         info = await self._catalog.get(queue)
         stream = BlockStream(self.store, info, subscription, owner, lease_ms)
-        await stream.open(positions)
+        await stream.open(positions, exact=exact)
         return stream
 
     # -- reading by offset ----------------------------------------------------------------------
@@ -261,6 +269,7 @@ def _describe(account: Account) -> dict[str, Any]:
         "grants": {queue: list(account.grants[queue]) for queue in sorted(account.grants)},
         "requests_per_s": account.requests_per_s,
         "bytes_max": account.bytes_max,
+        "console_role": account.console_role,
     }
 
 
@@ -284,6 +293,7 @@ class _Arguments(msgspec.Struct, forbid_unknown_fields=True):
     key: str = ""
     queue: str = ""
     roles: list[str] | None = None
+    role: str = ""
     requests_per_s: float | UnsetType | None = UNSET
     bytes_max: int | UnsetType | None = UNSET
 
@@ -320,16 +330,20 @@ async def _administer(accounts: Accounts, command: str, arguments: dict[str, Any
             told = _describe(await accounts.grant(ask.account, ask.queue, ask.roles or ()))
         case "ungrant":
             told = _describe(await accounts.ungrant(ask.account, ask.queue))
-        case "set_password":
-            if ask.password is UNSET:
-                raise InvalidArgument("Say which password; null takes it away.")
-            told = _describe(await accounts.set_password(ask.account, ask.password))
-        case "set_quota":
-            told = _describe(
-                await accounts.set_quota(
-                    ask.account, requests_per_s=ask.requests_per_s, bytes_max=ask.bytes_max
-                )
-            )
+        case "set_password" | "set_console_role" | "set_quota":
+            told = _describe(await _set(accounts, command, ask))
         case _:
             raise InvalidArgument(f"There is no command {command!r} on accounts.")
     return told
+
+
+async def _set(accounts: Accounts, command: str, ask: _Arguments) -> Account:
+    if command == "set_console_role":
+        return await accounts.set_console_role(ask.account, ask.role)
+    if command == "set_quota":
+        return await accounts.set_quota(
+            ask.account, requests_per_s=ask.requests_per_s, bytes_max=ask.bytes_max
+        )
+    if ask.password is UNSET:
+        raise InvalidArgument("Say which password; null takes it away.")
+    return await accounts.set_password(ask.account, ask.password)

@@ -63,8 +63,14 @@ class Catalog:
         self._store = store
         self._known: dict[str, QueueInfo] = {}
 
-    async def create(self, name: str, settings: QueueSettings) -> QueueInfo:
-        """Make a queue, and its dead-letter queue if that is missing. Same again is no error."""
+    async def create(
+        self, name: str, settings: QueueSettings, queue_id: int | None = None
+    ) -> QueueInfo:
+        """Make a queue, and its dead-letter queue if that is missing. Same again is no error.
+
+        `queue_id` is that of the origin when the queue is a copy; the ids of its stripes and so its
+        positions are the same then.
+        """
         check_name(name)
         settings = _with_dead_letter(name, settings)
         existing = await self.maybe_get(name)
@@ -72,7 +78,8 @@ class Catalog:
             return _same_or_refuse(existing, settings)
         if settings.dead_letter and await self.maybe_get(settings.dead_letter) is None:
             await self.create(settings.dead_letter, dead_letter_settings(settings))
-        record = _QueueRecord(secrets.randbits(62) | 1, self._store.clock.now_ms(), settings)
+        queue_id = secrets.randbits(62) | 1 if queue_id is None else queue_id
+        record = _QueueRecord(queue_id, self._store.clock.now_ms(), settings)
         info = QueueInfo(name, record.id, settings, 1, record.created_ms)
         for stripe in info.stripes():
             await self._store.create(stripe, settings, 1)

@@ -18,6 +18,7 @@ from ringdove.controllers.catalog import Catalog, QueueInfo
 from ringdove.controllers.health import Health
 from ringdove.controllers.lobby import Guest, Lobby
 from ringdove.controllers.pace import Pace
+from ringdove.core.delays import Delays
 from ringdove.core.dequeue import Answer, Look, Try, make_call
 from ringdove.core.policy import level_order
 from ringdove.core.receipt import Receipt
@@ -74,6 +75,8 @@ class Dequeuer:
         self.delivered = 0
         self.parked = 0
         self.looks = 0
+        #: From the arrival of a run's first message to its delivery, unless it came before.
+        self.delays = Delays()
         self.health = Health(store.clock.now_ms)
         #: Takes runs that were received too often; set by the owner, who knows the way to the
         #: dead-letter queue.
@@ -160,8 +163,15 @@ class Dequeuer:
         visit.raise_unreached()
         if call.found:
             self._pass_on(info, subscription, visit.due_ms)
+            self._note_delays(visit.found)
         self._pace.learn(info, subscription, found=call.found > 0)
         return visit.found
+
+    def _note_delays(self, received: list[Received]) -> None:
+        now_ms = self._store.clock.now_ms()
+        for run in received:
+            if run.receives == 1 and run.delivered.parts:
+                self.delays.add(now_ms - run.delivered.parts[0].block.stored_ms)
 
     def _give_back(self, received: list[Received], error: BaseException) -> None:
         """Let others have at once what was leased by a receive that is interrupted or begins anew.

@@ -47,7 +47,8 @@ class Enqueuer:
         self.health = Health(store.clock.now_ms)
         self._gatherings: dict[StripeId, _Gathering] = {}
         self._lock = threading.Lock()
-        #: Blocks that went to the store, and those of them that were joined from several sends.
+        #: Messages that went to the store; blocks of them, and those joined from several sends.
+        self.messages = 0
         self.blocks = 0
         self.joined = 0
 
@@ -145,6 +146,7 @@ class Enqueuer:
                     gathering = self._gatherings[stripe] = _Gathering(self, stripe)
                 return gathering.add(segments[0].block, info.version)
         self.blocks += len(segments)
+        self.messages += sum(segment.block.count for segment in segments)
         return self.store.submit_append(stripe, segments, info.version)
 
     def put(
@@ -289,6 +291,7 @@ class _Gathering:
         enqueuer.joined += len(batch) > 1
         try:
             block = _build([single.content for single in batch])
+            enqueuer.messages += block.count
             return enqueuer.store.submit_append(self.stripe, [Segment(block)], batch[0].version)
         except Exception as error:  # noqa: BLE001  whoever gathered must be answered
             failed: Pending[list[Appended | ClientError]] = Pending()

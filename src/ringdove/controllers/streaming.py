@@ -57,8 +57,11 @@ class BlockStream:
         """A number that grows with every claim."""
         return sum(self._fences.values())
 
-    async def open(self, positions: Mapping[StripeId, int]) -> None:
-        """Claim the subscription; start where it is, or at `positions` kept by the reader."""
+    async def open(self, positions: Mapping[StripeId, int], *, exact: bool = False) -> None:
+        """Claim the subscription; start where it is, or at `positions` kept by the reader.
+
+        With `exact`, raises OffsetTrimmed where a position is not stored any more.
+        """
         try:
             for stripe in self._stripes:
                 claimed = await self._store.claim(
@@ -66,10 +69,20 @@ class BlockStream:
                 )
                 self._fences[stripe] = claimed.fence
                 self.starts[stripe] = positions.get(stripe, claimed.offset)
+                if exact and stripe in positions:
+                    await self._check_stored(stripe, positions[stripe])
             self.cursors = dict(self.starts)
         except BaseException:
             await self.close()
             raise
+
+    async def _check_stored(self, stripe: StripeId, offset: int) -> None:
+        head = (await self._store.stats(stripe)).head
+        if offset < head:
+            raise OffsetTrimmed(
+                f"Offset {offset} of stripe {stripe.number} was trimmed here; the oldest message "
+                f"is at {head}."
+            )
 
     async def next(self, wait_s: float | None = None) -> StreamedBlock | None:
         """The next block of whichever stripe has one; None when there is none in time."""

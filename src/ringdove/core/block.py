@@ -366,6 +366,18 @@ class Block:
             self.sent_ms, self.stored_ms, not_before_ms, self.checksum, self.raw_bytes,
         )  # fmt: skip
 
+    def packed(self, compression: str) -> Block:
+        """The same block compressed, where that makes it smaller; else the block itself."""
+        if self.codec or compression == "none":
+            return self
+        fixed_bytes = self._fixed_bytes()
+        packed = self._assemble(
+            [bytes(self._payload[:fixed_bytes])], [self._payload[fixed_bytes:]], self.count,
+            self.flags, CODEC_NUMBERS[compression], self.priority, self.sent_ms,
+            self.not_before_ms, self.base, self.stored_ms,
+        )  # fmt: skip
+        return packed if packed.codec else self
+
     def slice(self, start: int, stop: int) -> Block:
         """Messages `start` to `stop` (exclusive) as a block; the block itself when that is all."""
         if start == 0 and stop == self.count:

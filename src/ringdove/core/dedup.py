@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringdove import limits
-from ringdove.errors import InvalidArgument, LimitExceeded, SequenceRefused
+from ringdove.errors import InvalidArgument, LimitExceeded, QueueIsCopy, SequenceRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,6 +34,9 @@ class Segment(NamedTuple):
     gaps: bool = False
     #: One id per message; a segment with ids holds one message.
     message_id: bytes | None = None
+    #: Whether the block keeps the offsets and the time that its origin gave: a relay's append to a
+    #: copy. `sequence` is then the offset that the copy must stand at.
+    placed: bool = False
 
 
 class Appended(NamedTuple):
@@ -106,6 +109,32 @@ def check_segment(segment: Segment) -> InvalidArgument | None:
     return None
 
 
+def judge_place(segment: Segment, tail: int) -> Appended | None:
+    """None to accept a relay's segment at `tail`, an answer when it is there already.
+
+    Offsets between the tail and the block were skipped or trimmed at the origin. Raises
+    SequenceRefused when the relay believes that the copy stands elsewhere.
+    """
+    if segment.block.end <= tail:
+        return Appended(segment.block.base, duplicate=True)
+    if segment.sequence != tail or segment.block.base < tail:
+        raise SequenceRefused(
+            f"The copy stands at offset {tail}, not at {segment.sequence}: go on from there.", tail
+        )
+    return None
+
+
+def check_origin(segment: Segment, *, relayed: bool) -> ClientError | None:
+    """Why a segment does not belong on a copy, or only there."""
+    if relayed and not segment.placed:
+        return QueueIsCopy(
+            "This queue is a relay's copy of another broker's: send to its origin, at level 0."
+        )
+    if segment.placed and not relayed:
+        return InvalidArgument("Only a copy of another broker's queue takes placed blocks.")
+    return None
+
+
 class Plan(NamedTuple):
     """What an append of several segments comes to, decided before anything is written."""
 
@@ -127,11 +156,13 @@ def plan(
     known_producer: Callable[[bytes], ProducerState | None],
     known_id: Callable[[bytes], int | None],
     admit_producer: Callable[[], bool],
+    *,
+    relayed: bool = False,
 ) -> Plan:
     """Judge the segments in order, each for itself, as if appended at `tail`.
 
     `known_producer` and `known_id` look up what the stripe remembers; `admit_producer` says whether
-    it may remember one producer more.
+    it may remember one producer more. `relayed` says that the stripe is a copy.
     """
     answers: list[Appended | ClientError] = []
     blocks: list[Block] = []
@@ -139,10 +170,16 @@ def plan(
     ids: dict[bytes, int] = {}
     for segment in segments:
         answer: Appended | ClientError | None = check_segment(segment)
+        answer = answer or check_origin(segment, relayed=relayed)
         if answer is not None:
             answers.append(answer)
             continue
-        if segment.producer is not None:
+        if segment.placed:
+            try:
+                answer = judge_place(segment, tail)
+            except SequenceRefused as refusal:
+                answer = refusal
+        elif segment.producer is not None:
             state = producers.get(segment.producer) or known_producer(segment.producer)
             try:
                 answer = judge(state, segment)
@@ -163,8 +200,9 @@ def plan(
             else:
                 answer = Appended(offset, duplicate=True)
         if answer is None:
-            answer = Appended(tail)
-            blocks.append(segment.block.stamp(tail, now_ms))
-            tail += segment.block.count
+            block = segment.block if segment.placed else segment.block.stamp(tail, now_ms)
+            answer = Appended(block.base)
+            blocks.append(block)
+            tail = block.end
         answers.append(answer)
     return Plan(answers, blocks, sum(b.nbytes for b in blocks), tail, producers, ids)

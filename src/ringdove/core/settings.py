@@ -11,9 +11,10 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
+from msgspec import Meta
 
 from ringdove import limits
 from ringdove.errors import InvalidArgument, SettingsRefused
@@ -24,66 +25,122 @@ Durability = Literal["disk", "memory"]
 Dequeue = Literal["wake", "retry", "monitor", "poll"]
 WhenFull = Literal["refuse", "drop-oldest"]
 WhenShort = Literal["degrade", "refuse"]
+RelayDone = Literal["stored", "consumed"]
 Spread = int | Literal["infinite", "auto"]
 
 _DAY_MS = 24 * 3600 * 1000
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
+def _told(text: str) -> Meta:
+    """What a setting means, said once: to readers here, in the OpenAPI and in the console."""
+    return Meta(description=text)
+
+
 class QueueSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a user may choose about one queue. The defaults suit a fleet that must not lose data."""
 
-    #: loose: best effort over all stripes; key: a key's messages stay in order and are leased to
-    #: one receiver at a time; strict: one stripe, one lease at a time.
-    order: Order = "loose"
-    #: exactly-once drops what its producer, or its message id, has sent before.
-    delivery: Delivery = "at-least-once"
-    #: A receive picks at random among this many of the oldest messages (the K hint).
-    spread: Spread = 1
-    #: disk: a send is acknowledged when it is synced to disk; memory: when the operating system has
-    #: it.
-    durability: Durability = "disk"
-    #: On a fabric: copies that must have a message before it is acknowledged and may be seen; while
-    #: fewer can be reached, degrade takes all of those but at least two, refuse takes no message.
-    copies: int = 3
-    when_short: WhenShort = "degrade"
-    #: Physical queues that share the load of this one.
-    stripes: int = 1
-    #: How long a received message stays hidden from other receivers.
-    lease_ms: int = 30_000
-    #: How long a sent message waits before it can be received.
-    delay_ms: int = 0
-    #: How long a message is kept if nobody takes it.
-    retention_ms: int = 4 * _DAY_MS
-    #: How long a message that is done stays readable for replay.
-    keep_done_ms: int = 0
-    #: Receives without acknowledgement after which a message goes to the dead-letter queue.
-    receives_max: int | None = None
-    #: Name of the queue that takes dead letters.
-    dead_letter: str | None = None
-    #: First and longest wait before a released message comes back; it doubles with every receive.
-    backoff_ms: int = 1_000
-    backoff_ms_max: int = 900_000
-    #: Bytes of waiting messages, and what happens to a send beyond them.
-    bytes_max: int = limits.MAP_BYTES
-    when_full: WhenFull = "refuse"
-    #: Bytes of one body.
-    body_bytes_max: int = limits.BODY_BYTES_MAX_DEFAULT
-    #: Highest priority a message may have; 0 means that the queue has no priorities.
-    priority: int = 0
-    #: Messages per second that each subscription may receive.
-    receive_rate_max: float | None = None
-    #: What a receive does while the queue is empty: wake holds it until something arrives; retry
-    #: tries again after a pause; monitor looks at counters; poll answers at once.
-    dequeue: Dequeue = "wake"
-    #: Stripes that a receive tries before it gives up or pauses, unless it is woken.
-    dequeue_tries: int = 3
-    #: The pause of retry (RDS's sleep time), and monitor's period.
-    dequeue_pause_ms: int = 100
-    #: How long a message id is remembered.
-    dedup_ms: int = 300_000
-    #: Free text by name: tags, and what a dialect such as SQS remembers of the queue.
-    notes: dict[str, str] = {}
+    order: Annotated[
+        Order,
+        _told(
+            "loose: best effort over all stripes; key: a key's messages stay in order and are "
+            "leased to one receiver at a time; strict: one stripe, one lease at a time."
+        ),
+    ] = "loose"
+    delivery: Annotated[
+        Delivery, _told("exactly-once drops what its producer, or its message id, has sent before.")
+    ] = "at-least-once"
+    spread: Annotated[
+        Spread,
+        _told("A receive picks at random among this many of the oldest messages (the K hint)."),
+    ] = 1
+    durability: Annotated[
+        Durability,
+        _told(
+            "disk: a send is acknowledged when it is synced to disk; memory: when the operating "
+            "system has it."
+        ),
+    ] = "disk"
+    copies: Annotated[
+        int,
+        _told(
+            "On a fabric: copies that must have a message before it is acknowledged and may be "
+            "seen."
+        ),
+    ] = 3
+    when_short: Annotated[
+        WhenShort,
+        _told(
+            "While fewer copies can be reached, degrade takes all of those but at least two; "
+            "refuse takes no message."
+        ),
+    ] = "degrade"
+    stripes: Annotated[int, _told("Physical queues that share the load of this one.")] = 1
+    lease_ms: Annotated[
+        int, _told("How long a received message stays hidden from other receivers.")
+    ] = 30_000
+    delay_ms: Annotated[int, _told("How long a sent message waits before it can be received.")] = 0
+    retention_ms: Annotated[int, _told("How long a message is kept if nobody takes it.")] = (
+        4 * _DAY_MS
+    )
+    keep_done_ms: Annotated[
+        int, _told("How long a message that is done stays readable for replay.")
+    ] = 0
+    receives_max: Annotated[
+        int | None,
+        _told(
+            "Receives without acknowledgement after which a message goes to the dead-letter queue."
+        ),
+    ] = None
+    dead_letter: Annotated[str | None, _told("Name of the queue that takes dead letters.")] = None
+    backoff_ms: Annotated[
+        int,
+        _told("First wait before a released message comes back; it doubles with every receive."),
+    ] = 1_000
+    backoff_ms_max: Annotated[int, _told("Longest wait before a released message comes back.")] = (
+        900_000
+    )
+    bytes_max: Annotated[int, _told("Bytes of waiting messages.")] = limits.MAP_BYTES
+    when_full: Annotated[WhenFull, _told("What happens to a send beyond bytes_max.")] = "refuse"
+    body_bytes_max: Annotated[int, _told("Bytes of one body.")] = limits.BODY_BYTES_MAX_DEFAULT
+    priority: Annotated[
+        int, _told("Highest priority a message may have; 0 means that the queue has no priorities.")
+    ] = 0
+    receive_rate_max: Annotated[
+        float | None, _told("Messages per second that each subscription may receive.")
+    ] = None
+    dequeue: Annotated[
+        Dequeue,
+        _told(
+            "What a receive does while the queue is empty: wake holds it until something arrives;"
+            " retry tries again after a pause; monitor looks at counters; poll answers at once."
+        ),
+    ] = "wake"
+    dequeue_tries: Annotated[
+        int, _told("Stripes that a receive tries before it gives up or pauses, unless it is woken.")
+    ] = 3
+    dequeue_pause_ms: Annotated[
+        int, _told("The pause of retry (RDS's sleep time), and monitor's period.")
+    ] = 100
+    dedup_ms: Annotated[int, _told("How long a message id is remembered.")] = 300_000
+    relay_done: Annotated[
+        RelayDone,
+        _told(
+            "When a broker is done with a message that a broker of the next level pulls: when that "
+            "one has stored it, or when it was consumed behind it."
+        ),
+    ] = "stored"
+    relayed: Annotated[
+        bool,
+        _told(
+            "Whether this is a copy of another broker's queue, which only a relay fills. Taking it "
+            "away makes the copy a queue of its own, should the origin be lost for good."
+        ),
+    ] = False
+    notes: Annotated[
+        dict[str, str],
+        _told("Free text by name: tags, and what a dialect such as SQS remembers of the queue."),
+    ] = {}
 
     @classmethod
     def make(cls, /, **chosen: Any) -> QueueSettings:
@@ -151,6 +208,33 @@ _RANGES: dict[str, tuple[int, int]] = {
 }
 
 
+class Described(NamedTuple):
+    """What there is to know of a setting, for those who let people choose."""
+
+    name: str
+    text: str
+    default: Any
+    #: The words to choose from, if it is one of some; the least and the most, if it is a number.
+    words: tuple[object, ...] = ()
+    least: int | None = None
+    most: int | None = None
+    #: Whether it can change only while the queue is empty, if at all.
+    shaping: bool = False
+
+
+def describe() -> list[Described]:
+    """Every setting, in the order of the class."""
+    told = msgspec.json.schema(QueueSettings)["$defs"]["QueueSettings"]["properties"]
+    return [_described(name, told[name]["description"]) for name in SETTING_NAMES]
+
+
+def _described(name: str, text: str) -> Described:
+    least, most = _RANGES.get(name, (None, None))
+    words = () if name == "spread" else _WORDS.get(name, ())
+    default = getattr(QueueSettings(), name)
+    return Described(name, text, default, words, least, most, name in SHAPING)
+
+
 def check_name(name: str, kind: str = "queue") -> str:
     """The name itself, or InvalidArgument saying what a name may be."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > limits.NAME_CHARS_MAX:
@@ -195,6 +279,7 @@ _WORDS: dict[str, tuple[object, ...]] = {
     "dequeue": get_args(Dequeue),
     "when_full": get_args(WhenFull),
     "when_short": get_args(WhenShort),
+    "relay_done": get_args(RelayDone),
     "spread": (1, limits.SPREAD_MAX, "infinite", "auto"),
 }
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import secrets
 from typing import TYPE_CHECKING
 
 from ringdove.controllers.accounts import DEFAULT_ACCOUNT, Quotas, may, owner_of
-from ringdove.errors import InvalidArgument, LimitExceeded, NotAuthorized
+from ringdove.errors import InvalidArgument, LimitExceeded, NotAuthorized, NotIdentified
 from ringdove.protocol import sigv4
 from ringdove.protocol.sigv4 import SignatureRefused
 
@@ -50,14 +51,28 @@ class Access:
     def is_operator(self, request: HttpRequest) -> bool:
         """Whether a request gives the server's token."""
         scheme, _, given = request.headers.get(b"authorization", b"").partition(b" ")
-        same = secrets.compare_digest(given.strip(), self._token or b"")
-        return self._token is not None and same and scheme.lower() == b"bearer"
+        return self.is_token(given.strip()) and scheme.lower() == b"bearer"
+
+    def is_token(self, given: bytes) -> bool:
+        """Whether this is the server's token; takes as long for any other."""
+        same = secrets.compare_digest(given, self._token or b"")
+        return self._token is not None and same
+
+    def token_digest(self) -> bytes:
+        """Stands for the server's token where that must not be written down."""
+        return hashlib.sha256(self._token or b"").digest()
 
     async def authorize(self, request: HttpRequest, queue: str | None, role: str) -> None:
         """Refuse a caller who may not play a role on a queue, or on all of them (REST)."""
         if self.is_operator(request) or await self.is_open():
             return
         account, key = await self._identified(request)
+        await self.check(account, key, request, queue, role)
+
+    async def check(
+        self, account: Account, key: AccessKey, request: HttpRequest, queue: str | None, role: str
+    ) -> None:
+        """Refuse what an account may not do with a key, or asks for too often."""
         if not self.check_rate(account):
             raise LimitExceeded(f"The account may send {account.requests_per_s} requests/s.")
         if queue is None:
@@ -74,7 +89,7 @@ class Access:
         try:
             account, key, _ = await self.by_signature(request)
         except SignatureRefused as refusal:
-            raise NotAuthorized(
+            raise NotIdentified(
                 f"{refusal.message} Sign the request, or give an access key and its secret as user "
                 "and password."
             ) from None
@@ -89,7 +104,7 @@ class Access:
         found = await self._accounts.find_key(key_id)
         known = found[1].secret if found is not None else ""
         if not secrets.compare_digest(secret.encode(), known.encode()) or found is None:
-            raise NotAuthorized("There is no such access key, or its secret is another one.")
+            raise NotIdentified("There is no such access key, or its secret is another one.")
         return found
 
     async def by_signature(self, request: HttpRequest) -> tuple[Account, AccessKey, str]:

@@ -25,7 +25,7 @@ from ringdove.errors import (
     RingdoveError,
     StoreUnavailable,
 )
-from ringdove.frontends.requests import HANDLERS, encode_received, fit
+from ringdove.frontends.requests import encode_received, fit
 from ringdove.frontends.streams import ServerStream
 from ringdove.protocol import frames, messages
 from ringdove.protocol.messages import Verb
@@ -225,7 +225,7 @@ class Connection(asyncio.BufferedProtocol):
                 stopped.close()
             self.answer(number, b"")
         else:
-            handler = HANDLERS.get(frame.verb)
+            handler = self._server.handlers.get(frame.verb)
             if handler is None:
                 raise RemoteProtocolError(f"There is no verb {frame.verb}.")
             spawn(handler(broker, frame), partial(self._handled, number))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
 T = TypeVar("T")
 
@@ -28,12 +28,37 @@ class HttpRequest(NamedTuple):
         return self.headers.get(name, b"").decode("latin-1")
 
 
+class Feed(Protocol):
+    """A body without an end: it is written piece by piece until one side hangs up."""
+
+    def begin(self, write: Callable[[bytes], bool]) -> None:
+        """The head is written. `write` answers False, and writes nothing, while pieces pile up."""
+        ...
+
+    def end(self) -> None:
+        """The client has gone, or the server closes: write no more."""
+        ...
+
+
+#: What a browser may do with most answers: they are data, never a page to be framed or guessed at.
+DATA_ONLY = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+)
+
+
 class HttpResponse(NamedTuple):
     """What to answer."""
 
     status: int
     body: bytes = b""
     headers: tuple[tuple[bytes, bytes], ...] = ()
+    #: What browsers are told to beware of.
+    protection: tuple[tuple[bytes, bytes], ...] = DATA_ONLY
+    #: Goes on where `body` ends.
+    feed: Feed | None = None
 
 
 class Drive(Protocol):

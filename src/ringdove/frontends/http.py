@@ -4,6 +4,7 @@ GET /healthz   200 while the process runs
 GET /readyz    200 while it serves, 503 while it starts or drains
 GET /metrics   Prometheus's text format; with the server's token, if it has one
 /v1/...        REST (rest/)
+/console/...   the console (console/)
 anything else  the SQS dialect (sqs/)
 """
 
@@ -23,6 +24,8 @@ from ringdove.frontends.http_connection import HttpConnection, date_line
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Awaitable, Callable
+
+    from prometheus_client.registry import Collector
 
     from ringdove.controllers.broker import Broker
     from ringdove.frontends.access import Access
@@ -51,6 +54,8 @@ class HttpServer:
         self.ready = False
         #: By the first part of the path; the one under "" takes the rest.
         self.dialects: dict[str, Dialect] = {}
+        #: What /metrics tells besides the server's own, for its other roles.
+        self.collectors: list[Collector] = []
         #: Requests answered, and those answered with an error or not at all.
         self.requests = 0
         self.refused = 0

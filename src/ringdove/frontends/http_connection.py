@@ -19,11 +19,12 @@ from urllib.parse import unquote
 import httptools
 
 from ringdove import limits
-from ringdove.frontends.exchange import HttpRequest, HttpResponse, text_response
+from ringdove.frontends.exchange import DATA_ONLY, HttpRequest, HttpResponse, text_response
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from ringdove.frontends.exchange import Feed
     from ringdove.frontends.http import HttpServer
     from ringdove.pending import Driven
 
@@ -33,22 +34,17 @@ _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
 
-#: On every response: what is served here is data, never a page to be framed or guessed at.
-_SECURITY = (
-    b"x-content-type-options: nosniff\r\n"
-    b"cache-control: no-store\r\n"
-    b"content-security-policy: default-src 'none'; frame-ancestors 'none'\r\n"
-    b"referrer-policy: no-referrer\r\n"
-)
+#: Statuses whose responses have no body, and say no length of one.
+_BODILESS = (204, 304)
 
 
 class HttpConnection(asyncio.Protocol):
     """See the module."""
 
     __slots__ = (
-        "_arriving", "_body", "_body_bytes", "_close_after", "_drive", "_driven", "_head_bytes",
-        "_headers", "_in_head", "_parser", "_reading", "_refusal", "_server", "_transport",
-        "_unread_bytes", "_url", "_waiting", "_writable", "busy", "due_s",
+        "_arriving", "_body", "_body_bytes", "_close_after", "_drive", "_driven", "_feed",
+        "_head_bytes", "_headers", "_in_head", "_parser", "_reading", "_refusal", "_server",
+        "_transport", "_unread_bytes", "_url", "_waiting", "_writable", "busy", "due_s",
     )  # fmt: skip
 
     def __init__(self, server: HttpServer) -> None:
@@ -69,6 +65,8 @@ class HttpConnection(asyncio.Protocol):
         self._waiting: deque[tuple[HttpRequest, bool]] = deque()
         self._driven: Driven | None = None
         self._drive = _Drive()
+        #: What writes the body of the response under way, if that has no end.
+        self._feed: Feed | None = None
         self._refusal: HttpResponse | None = None
         self._reading = True
         self._writable = True
@@ -94,6 +92,8 @@ class HttpConnection(asyncio.Protocol):
         if self._driven is not None and self._drive.parked:
             self._driven.cancel()
             self.busy = False
+        if self._feed is not None:
+            self._end_feed(self._feed)
 
     def data_received(self, data: bytes) -> None:
         """See asyncio."""
@@ -236,8 +236,11 @@ class HttpConnection(asyncio.Protocol):
         if response is None:
             response = self._server.failure(error)
         self._server.count(response)
-        self._write(method, response)
         self.due_s = self._server.loop.time() + limits.IDLE_S_MAX
+        if response.feed is not None and method != "HEAD" and not self._server.draining:
+            self._begin_feed(response, response.feed)
+            return
+        self._write(method, response)
         if self._close_after and not self._waiting:
             self.close()
         elif self._waiting or self._refusal is not None or self._server.draining:
@@ -253,18 +256,51 @@ class HttpConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             return
-        parts = [_STATUS_LINES[response.status], self._server.date_line()]
-        for name, value in response.headers:
-            parts += (name, b": ", value, b"\r\n")
         closing = self._close_after or self._refusal is not None or self._server.draining
-        parts += (
-            _SECURITY,
+        bodiless = response.status in _BODILESS
+        parts = (
+            _STATUS_LINES[response.status],
+            self._server.date_line(),
+            _lines(response.headers),
+            _lines(response.protection),
             b"connection: close\r\n" if closing else b"",
-            b"" if response.status == 204 else b"content-length: %d\r\n" % len(response.body),
+            b"" if bodiless else b"content-length: %d\r\n" % len(response.body),
             b"\r\n",
             b"" if method == "HEAD" else response.body,
         )
         transport.write(b"".join(parts))
+
+    # -- responses without an end ---------------------------------------------------------------
+
+    def _begin_feed(self, response: HttpResponse, feed: Feed) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        self.busy = True
+        self._feed = feed
+        parts = (
+            _STATUS_LINES[response.status],
+            self._server.date_line(),
+            _lines(response.headers),
+            _lines(response.protection),
+            b"transfer-encoding: chunked\r\n\r\n",
+        )
+        transport.write(b"".join(parts))
+        feed.begin(self._write_piece)
+
+    def _write_piece(self, piece: bytes) -> bool:
+        if self._transport is None or not self._writable:
+            return False
+        self._transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        self.due_s = self._server.loop.time() + limits.IDLE_S_MAX
+        return True
+
+    def _end_feed(self, feed: Feed) -> None:
+        self._feed = None
+        self.busy = False
+        feed.end()
+        if self._transport is not None:
+            self._transport.write(b"0\r\n\r\n")
 
     # -- pressure and the end -------------------------------------------------------------------
 
@@ -296,6 +332,9 @@ class HttpConnection(asyncio.Protocol):
             self._driven.cancel()
             closing = text_response(503, "The server is closing; ask again elsewhere, or later.")
             self._answer("GET", closing, None)
+        elif self._feed is not None:
+            self._end_feed(self._feed)
+            self.close()
         elif not self.busy:
             self.close()
 
@@ -308,6 +347,16 @@ class HttpConnection(asyncio.Protocol):
         """Hang up at once."""
         if self._transport is not None:
             self._transport.abort()
+
+
+def _lines(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    if headers is DATA_ONLY:
+        return _DATA_ONLY_LINES
+    return b"".join(b"%b: %b\r\n" % header for header in headers)
+
+
+#: They are on almost every response, so they are put together once.
+_DATA_ONLY_LINES = b"".join(b"%b: %b\r\n" % header for header in DATA_ONLY)
 
 
 @lru_cache(maxsize=256)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringdove import limits
 from ringdove.frontends.connection import Connection
+from ringdove.frontends.requests import HANDLERS
 from ringdove.pending import Runner
 from ringdove.protocol.frames import SCRATCH_BYTES
 
@@ -36,6 +37,8 @@ class NativeServer:
         self.loop = loop
         self.token = token
         self.runner = Runner(loop)
+        #: What serves each verb; a server that has more roles adds theirs.
+        self.handlers = dict(HANDLERS)
         #: What all connections read into; each takes its bytes out before the next one reads.
         self.scratch = bytearray(SCRATCH_BYTES)
         #: Counters since the start.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ringdove.controllers.sending import Parcel
 from ringdove.core.dedup import Segment
 from ringdove.core.receipt import Receipt
-from ringdove.errors import ClientError, RingdoveError
+from ringdove.errors import ClientError, InvalidArgument, RingdoveError
 from ringdove.protocol import messages
 from ringdove.protocol.frames import blocks_of
 from ringdove.protocol.messages import Verb
@@ -203,8 +203,14 @@ async def _advance(broker: Broker, frame: Frame) -> Reply:
 
 
 async def _account(broker: Broker, frame: Frame) -> Reply:
-    command, arguments = messages.decode(messages.Account, frame.meta)
+    command, arguments = messages.decode(messages.Command, frame.meta)
     return messages.encode(await broker.account(command, arguments)), []
+
+
+async def _tier(broker: Broker, frame: Frame) -> Reply:  # noqa: ARG001
+    raise InvalidArgument(
+        "This server is no manager of tiers: one is started by 'ringdove serve --manager'."
+    )
 
 
 HANDLERS: dict[int, Handler] = {
@@ -228,4 +234,5 @@ HANDLERS: dict[int, Handler] = {
     Verb.POSITION: _position,
     Verb.ADVANCE: _advance,
     Verb.ACCOUNT: _account,
+    Verb.TIER: _tier,
 }

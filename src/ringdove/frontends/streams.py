@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ringdove import limits
+from ringdove.core.compression import CODEC_NUMBERS
 from ringdove.errors import InvalidArgument, RingdoveError, StoreUnavailable
 from ringdove.protocol import messages
 from ringdove.stores.base import StripeId
@@ -25,6 +26,7 @@ class ServerStream:
         self._number = number
         self._stream: BlockStream | None = None
         self._window_bytes = self._window_bytes_max = 0
+        self._compression = "none"
         self._reading: Driven | None = None
         #: A block that was read and waits for room.
         self._waiting: StreamedBlock | None = None
@@ -37,11 +39,17 @@ class ServerStream:
             limit = limits.STREAM_WINDOW_BYTES_MAX
             self._end(InvalidArgument(f"A stream's window is 1 to {limit} bytes."), begun=False)
             return
+        if ask.compression not in CODEC_NUMBERS:
+            known = ", ".join(CODEC_NUMBERS)
+            refusal = InvalidArgument(f"Compression {ask.compression!r} is none of {known}.")
+            self._end(refusal, begun=False)
+            return
+        self._compression = ask.compression
         self._window_bytes = self._window_bytes_max = ask.window_bytes
         positions = {StripeId(*stripe): offset for stripe, offset in ask.positions}
         self._server.runner.spawn(
             self._server.broker.stream(
-                ask.queue, ask.subscription, ask.owner, positions, ask.lease_ms
+                ask.queue, ask.subscription, ask.owner, positions, ask.lease_ms, exact=ask.exact
             ),
             self._opened,
         )
@@ -89,9 +97,10 @@ class ServerStream:
         assert self._stream is not None
         if streamed.block.base > self._stream.cursors[streamed.stripe]:
             return  # Asked to go back meanwhile: an earlier block comes first.
-        self._window_bytes -= streamed.block.nbytes
+        block = streamed.block.packed(self._compression)
+        self._window_bytes -= block.nbytes
         meta = messages.encode((streamed.stripe, streamed.wanted))
-        self._connection.push(self._number, meta, streamed.block)
+        self._connection.push(self._number, meta, block)
 
     def acknowledged(self, ack: messages.StreamAck) -> None:
         """The receiver is through with something, or wants something again."""

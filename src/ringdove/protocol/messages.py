@@ -53,6 +53,7 @@ class Verb(IntEnum):
     STREAM_ACK = 41
     STREAM_CLOSE = 42
     ACCOUNT = 50
+    TIER = 60
     REPLY = 128
     ERROR = 129
     #: Pushed by the server: a block of a stream, with the stream's number; the end of a stream; the
@@ -73,8 +74,9 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=limits.DURATION_MS_MAX / 1000)]
 Stripe = tuple[_U63, _U16, _U8]
 WireReceipt = tuple[_U63, _U16, _U8, _U32, _U63, _U63, _U63, str]
 
-#: Asks for something to be done with accounts: the command, and its arguments by name.
-Account = tuple[str, dict[str, Any]]
+#: Asks for something to be done with accounts, or of the manager of tiers: the command, and its
+#: arguments by name.
+Command = tuple[str, dict[str, Any]]
 
 
 class WireError(msgspec.Struct, array_like=True):
@@ -254,6 +256,10 @@ class Stream(msgspec.Struct, array_like=True):
     positions: list[tuple[Stripe, _U63]]
     window_bytes: int
     lease_ms: int
+    #: How blocks that are not compressed yet are to be compressed on their way: zstd, lz4 or none.
+    compression: str = "none"
+    #: Refuse a position that is not stored any more, instead of going on at the oldest message.
+    exact: bool = False
 
 
 class Streaming(msgspec.Struct, array_like=True):

@@ -83,16 +83,14 @@ class Request:
 class ClientSession:
     """The requests of a client, across connections."""
 
-    def __init__(self, client: str, credentials: bytes = b"") -> None:
+    def __init__(self, client: str) -> None:
         self.state = SessionState.NOT_CONNECTED
         self.welcome: messages.Welcome | None = None
         #: Called with the old and the new state, and why.
         self.on_state: Callable[[SessionState, SessionState, str], None] | None = None
         #: Called with frames that no request asked for: blocks of streams, and goodbyes.
         self.on_push: Callable[[Frame], None] | None = None
-        self._hello = messages.Hello(
-            messages.PROTOCOL_VERSION, client, list(messages.FEATURES), credentials
-        )
+        self._client = client
         self._requests: dict[int, Request] = {}
         self._number = 0
         #: Receives that were taken back, as long as an answer may come; whom to tell if one does.
@@ -144,11 +142,14 @@ class ClientSession:
         self._abandoned.add(request.number)
         return [frames.encode(Verb.CANCEL, 0, messages.encode(request.number))]
 
-    def hello(self) -> list[Buffer]:
-        """The first frame of a connection."""
+    def hello(self, credentials: bytes = b"") -> list[Buffer]:
+        """The first frame of a connection, with what its server asks for."""
         self.welcome = None
         self._abandoned.clear()
-        return frames.encode(Verb.HELLO, 0, messages.encode(self._hello))
+        hello = messages.Hello(
+            messages.PROTOCOL_VERSION, self._client, list(messages.FEATURES), credentials
+        )
+        return frames.encode(Verb.HELLO, 0, messages.encode(hello))
 
     def take(self, frame: Frame) -> None:
         """A frame has come: deliver it."""

@@ -150,6 +150,7 @@ class MemoryStore(OneNode):
             state.producers.get,
             lambda message_id: state.message_ids.get(message_id, (None,))[0],
             lambda: self._room_for_producer(state, now_ms),
+            relayed=state.stripe.settings.relayed,
         )
         state.stripe.make_room(planned.nbytes, state)
         for block in planned.blocks:

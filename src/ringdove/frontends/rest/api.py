@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from ringdove.errors import LimitExceeded, NotAuthorized, RingdoveError
+from ringdove.errors import LimitExceeded, NotIdentified
 from ringdove.frontends.exchange import ClientGone
 from ringdove.frontends.rest import leases, messages, openapi, problems, queues
 from ringdove.frontends.rest.problems import (
@@ -22,29 +22,37 @@ from ringdove.frontends.rest.reading import read_json_body, read_query, segments
 from ringdove.frontends.rest.routes import Call, Role, Route, answer_raw
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from ringdove.controllers.broker import Broker
     from ringdove.frontends.exchange import Drive, HttpRequest, HttpResponse
 
-    #: Raises NotAuthorized unless the caller may play a role ('send', 'receive' or 'manage') on a
-    #: queue; None stands for all queues.
+    #: Raises NotIdentified unless the caller is known, NotAuthorized unless it may play a role
+    #: ('send', 'receive' or 'manage') on a queue; None stands for all queues.
     Authorize = Callable[[HttpRequest, str | None, str], Awaitable[None]]
 
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 class RestApi:
-    """Answers the requests below /v1."""
+    """Answers the requests below /v1, or those of other routes of its kind."""
 
     def __init__(
-        self, broker: Broker, *, token: str | None = None, authorize: Authorize | None = None
+        self,
+        broker: Broker,
+        *,
+        token: str | None = None,
+        authorize: Authorize | None = None,
+        more: Sequence[Route] = (),
+        routes: Sequence[Route] | None = None,
     ) -> None:
         self._broker = broker
         self._token = token
         self.authorize = authorize
-        routes = [*ROUTES, openapi.route(self._describe)]
-        self._document = openapi.document(routes)
+        #: `routes` instead of this dialect's own; `more` are those of the other roles of a server.
+        if routes is None:
+            routes = [*ROUTES, *more, openapi.route(self._describe)]
+            self._document = openapi.document(routes)
         #: Methods by pattern; a part in braces stands for any name.
         self._patterns: dict[tuple[str, ...], dict[str, Route]] = {}
         for route in routes:
@@ -60,11 +68,7 @@ class RestApi:
             return await self._call(route, names, request, drive)
         except ClientGone:
             raise
-        except NotAuthorized as error:
-            return problems.respond(error, 403 if self._identified(request) else 401)
-        except RingdoveError as error:
-            return problems.respond(error)
-        except Exception as error:  # noqa: BLE001  told to the client, and logged
+        except Exception as error:  # noqa: BLE001  told to the client; logged if it is ours
             return problems.respond(error)
 
     async def _call(
@@ -90,19 +94,13 @@ class RestApi:
     def _check_token(self, request: HttpRequest) -> None:
         """Refuse a caller without the server's token, if it has one; in constant time."""
         if self._token is not None and not self._holds_token(request):
-            raise NotAuthorized("Give the server's token: Authorization: Bearer TOKEN.")
+            raise NotIdentified("Give the server's token: Authorization: Bearer TOKEN.")
 
     def _holds_token(self, request: HttpRequest) -> bool:
         scheme, _, given = request.headers.get(b"authorization", b"").partition(b" ")
         expected = (self._token or "").encode()
         same = secrets.compare_digest(given.strip(), expected)
         return same and scheme.lower() == b"bearer"
-
-    def _identified(self, request: HttpRequest) -> bool:
-        """Whether the caller said who it is, so that another word would not help."""
-        if self._token is not None and not self._holds_token(request):
-            return False
-        return b"authorization" in request.headers
 
     def _find(self, request: HttpRequest) -> tuple[Route, dict[str, str]]:
         parts = segments(request)

@@ -84,6 +84,7 @@ STATUS: dict[type[Exception], int] = {
     errors.SubscriptionBusy: 409,
     errors.MessageTooLarge: 413,
     errors.QueueFull: 429,
+    errors.QueueIsCopy: 409,
     errors.ReceiptStale: 409,
     errors.SequenceRefused: 409,
     errors.FenceStale: 409,
@@ -95,6 +96,7 @@ STATUS: dict[type[Exception], int] = {
     errors.ConnectionClosed: 503,
     errors.FatalClientError: 400,
     errors.NotAuthorized: 403,
+    errors.NotIdentified: 401,
     # A block that is none, or messages that no block can hold: both come from the request.
     errors.RemoteProtocolError: 400,
     errors.LocalProtocolError: 400,
@@ -121,13 +123,12 @@ class Problem(msgspec.Struct):
     code: str
 
 
-def respond(error: Exception, status: int | None = None) -> HttpResponse:
-    """The answer to a request that failed; `status` when the table's does not fit."""
+def respond(error: Exception) -> HttpResponse:
+    """The answer to a request that failed."""
     members: dict[str, Any] = {}
     if isinstance(error, Explained):
         members, error = error.members, error.error
-    if status is None:
-        status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+    status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
     content = {**msgspec.to_builtins(_problem(error, status)), **members}
     headers = [(b"content-type", PROBLEM_JSON.encode())]
     if status in _RETRY_AFTER_S:

@@ -12,7 +12,7 @@ from ringdove.frontends.rest.routes import JSON, NO_CONTENT, Call, Route, answer
 from ringdove.stores.base import Start
 
 if TYPE_CHECKING:
-    from ringdove.controllers.broker import Broker
+    from ringdove.controllers.broker import Broker, QueueStats
     from ringdove.controllers.catalog import QueueInfo
     from ringdove.frontends.exchange import HttpResponse
 
@@ -83,16 +83,18 @@ async def purge_queue(call: Call) -> HttpResponse:
 
 async def queue_stats(call: Call) -> HttpResponse:
     """How many messages wait, are leased, and so on."""
-    stats = await call.drive(call.broker.queue_stats(call.queue))
+    return answer(stats_shape(await call.drive(call.broker.queue_stats(call.queue))))
+
+
+def stats_shape(stats: QueueStats) -> shapes.Stats:
+    """The state of a queue as JSON has it."""
     stripes = [
         shapes.Stripe(s.number, s.level, t.head, t.tail, t.nbytes, t.oldest_ms or None)
         for s, t in stats.stripes.items()
     ]
     counts = {name: shapes.Counts(*three) for name, three in stats.subscriptions.items()}
-    return answer(
-        shapes.Stats(
-            stats.name, stats.messages, stats.nbytes, stats.oldest_ms or None, counts, stripes
-        )
+    return shapes.Stats(
+        stats.name, stats.messages, stats.nbytes, stats.oldest_ms or None, counts, stripes
     )
 
 

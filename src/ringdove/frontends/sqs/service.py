@@ -23,6 +23,7 @@ from ringdove.errors import (
     MessageTooLarge,
     NotAuthorized,
     QueueFull,
+    QueueIsCopy,
     QueueNotFound,
     RecordConflict,
     RingdoveError,
@@ -310,6 +311,7 @@ _KINDS: tuple[tuple[type[RingdoveError], str], ...] = (
     # The queue is read by other means: as a topic, or by a stream.
     (SubscriptionNotFound, "UnsupportedOperation"),
     (SubscriptionBusy, "UnsupportedOperation"),
+    (QueueIsCopy, "UnsupportedOperation"),
     # Others were faster, several times: clients try again by themselves.
     (SettingsStale, "ServiceUnavailable"),
     (RecordConflict, "ServiceUnavailable"),

@@ -60,6 +60,7 @@ def apply_append(append: Append, growth: Growth, txn: Any, db: dict[str, Any], n
             lambda producer: _known_producer(state.key + producer, txn, db),
             lambda message_id: _known_id(state, message_id, txn, db, now_ms),
             lambda: _room_for_producer(state, txn, db["producers"], now_ms),
+            relayed=stripe.settings.relayed,
         )
     except DAMAGE as error:
         raise StoreCorrupted(

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from ringdove import limits
-from ringdove.core.dedup import Appended, check_segment
+from ringdove.core.dedup import Appended, check_origin, check_segment
 from ringdove.core.runs import LeasedRun
 from ringdove.core.settings import check_name
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION, Part
@@ -162,7 +162,9 @@ class FabricStore(FabricRecords):
     ) -> list[Appended | ClientError]:
         """See StripeStore."""
         place = self._place(stripe)
-        malformed = [check_segment(segment) for segment in segments]
+        malformed = [
+            check_segment(segment) or check_origin(segment, relayed=False) for segment in segments
+        ]
         sound = [
             segment for segment, error in zip(segments, malformed, strict=True) if error is None
         ]

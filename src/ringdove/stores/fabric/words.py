@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringdove.core.block import Block
 from ringdove.core.dedup import Appended
-from ringdove.errors import ClientError, RingdoveError, StoreCorrupted
+from ringdove.errors import ClientError, RingdoveError, SettingsRefused, StoreCorrupted
 from ringdove.protocol.messages import WireError, decode_error
 from ringdove.stores.fabric.library import function
 
@@ -34,6 +34,10 @@ def copies_needed(told: Any) -> int:
 
 def settings_words(settings: QueueSettings, version: int) -> list[Word]:
     """What of the settings counts in the store; see `configured` in the library."""
+    if settings.relayed:
+        raise SettingsRefused(
+            "A fabric keeps no copies of other brokers' queues: give the relay a data directory."
+        )
     return [
         version, settings.order, settings.retention_ms, settings.keep_done_ms, settings.dedup_ms,
         settings.bytes_max, int(settings.when_full == "drop-oldest"), settings.receives_max or 0,

@@ -1,0 +1,201 @@
+"""Who connects, and which topics are his.
+
+The server's token as password makes an operator, who may do everything. Accounts come with name and
+password, with an access key and its secret, or with a certificate whose common name is the
+account's. While there is neither a token nor an account, everybody may connect.
+
+What others than operators may do is said by permissions, such as
+
+    send meters/%u/#         publish to these topics
+    receive devices/%c/#     subscribe to these topics, or to filters within them
+
+where %u is the user's name and %c the client identifier; or, where there are none, by the roles of
+the account on the queues of the topics.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from ringdove.controllers.accounts import ALL, AccessKey, may, owner_of
+from ringdove.errors import InvalidArgument, PacketRefused
+from ringdove.protocol.mqtt.packets import Reason
+from ringdove.protocol.mqtt.topics import is_filter, matches
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ringdove.controllers.accounts import Account
+    from ringdove.controllers.broker import Broker
+    from ringdove.protocol.mqtt.packets import Connect
+    from ringdove.protocol.mqtt.rules import Rules
+
+#: Answers about single topics that are remembered for one connection.
+_REMEMBERED_MAX = 1_000
+
+
+class Permissions:
+    """The permissions of a gateway."""
+
+    def __init__(self, texts: Sequence[str] = ()) -> None:
+        self._patterns: dict[str, list[str]] = {"send": [], "receive": []}
+        for text in texts:
+            role, _, pattern = text.partition(" ")
+            if role not in self._patterns or not is_filter(pattern.strip()):
+                raise InvalidArgument(
+                    f"{text!r} is no permission: say 'send meters/%u/#' or 'receive devices/%c/#'."
+                )
+            self._patterns[role].append(pattern.strip())
+
+    def __bool__(self) -> bool:
+        return any(self._patterns.values())
+
+    def of(self, role: str, user: str, client_id: str) -> list[str]:
+        """The filters that a client may use in a role."""
+        return [
+            pattern.replace("%u", _level(user)).replace("%c", _level(client_id))
+            for pattern in self._patterns[role]
+        ]
+
+
+def _level(name: str) -> str:
+    """A name that cannot widen the filter it is put in."""
+    return "\0" if not name or any(sign in name for sign in "+#/") else name
+
+
+class Identity:
+    """Somebody who may not do everything."""
+
+    __slots__ = ("_account", "_key", "_may", "_permissions", "_rules", "client_id", "name")
+
+    def __init__(
+        self,
+        name: str,
+        client_id: str,
+        permissions: Permissions,
+        rules: Rules,
+        account: Account | None = None,
+        key: AccessKey | None = None,
+    ) -> None:
+        self.name = name
+        self.client_id = client_id
+        self._permissions = permissions
+        self._rules = rules
+        self._account = account
+        self._key = key or AccessKey("", "", 0, ALL)
+        self._may: dict[str, bool] = {}
+
+    def may_send(self, topic: str) -> bool:
+        """Whether he may publish to a topic."""
+        known = self._may.get(topic)
+        if known is None:
+            if len(self._may) >= _REMEMBERED_MAX:
+                self._may.clear()
+            known = self._may[topic] = self._find(topic, "send")
+        return known
+
+    def may_receive(self, pattern: str) -> bool:
+        """Whether he may subscribe to a filter."""
+        return self._find(pattern, "receive")
+
+    def _find(self, wanted: str, role: str) -> bool:
+        if self._permissions:
+            allowed = self._permissions.of(role, self.name, self.client_id)
+            return any(_within(wanted, pattern) for pattern in allowed)
+        if self._account is None:
+            return True
+        exact = wanted.partition("+")[0].partition("#")[0]
+        queue = self._rules.place(exact).queue if exact else None
+        return queue is not None and may(self._account, self._key, owner_of(queue)[0], queue, role)
+
+
+def _within(wanted: str, pattern: str) -> bool:
+    """Whether all that a filter matches is matched by another one."""
+    if wanted == pattern:
+        return True
+    ours, theirs = wanted.split("/"), pattern.split("/")
+    for at, level in enumerate(theirs):
+        if level == "#":
+            return True
+        if at == len(ours) or ours[at] == "#" or (ours[at] == "+" and level != "+"):
+            return False
+        if not matches(level, ours[at]) and level != "+":
+            return False
+    return len(ours) == len(theirs)
+
+
+class Doorman:
+    """Identifies clients."""
+
+    def __init__(
+        self, broker: Broker, token: str | None, permissions: Permissions, rules: Rules
+    ) -> None:
+        self._accounts = broker.accounts
+        self._token = None if token is None else token.encode()
+        self._permissions = permissions
+        self._rules = rules
+
+    async def identify(
+        self, packet: Connect, client_id: str, certificate: dict[str, Any] | None
+    ) -> Identity | None:
+        """Who a client is; None for those who may do everything. Raises PacketRefused."""
+        if packet.properties and "authentication_method" in packet.properties:
+            raise PacketRefused(
+                "There is no such authentication method.", Reason.BAD_AUTHENTICATION_METHOD
+            )
+        password = packet.password or b""
+        if self._token is not None and secrets.compare_digest(password, self._token):
+            return None
+        common_name = _common_name(certificate)
+        if common_name:
+            return await self._certified(common_name, client_id)
+        if packet.username is not None and (
+            self._token is not None or await self._accounts.configured()
+        ):
+            return await self._by_password(packet.username, password, client_id)
+        if self._token is None and not await self._accounts.configured():
+            if not self._permissions:
+                return None
+            return Identity(packet.username or "", client_id, self._permissions, self._rules)
+        raise PacketRefused(
+            "The server asks for a user name and a password.", Reason.BAD_CREDENTIALS
+        )
+
+    async def _certified(self, name: str, client_id: str) -> Identity:
+        """Whoever the authority has given a certificate."""
+        account = None
+        try:
+            account = await self._accounts.get(name)
+        except InvalidArgument:
+            if not self._permissions:
+                raise PacketRefused(
+                    f"There is no account {name!r}, as the certificate says.",
+                    Reason.NOT_AUTHORIZED,
+                ) from None
+        return Identity(name, client_id, self._permissions, self._rules, account)
+
+    async def _by_password(self, user: str, password: bytes, client_id: str) -> Identity:
+        text = password.decode(errors="replace")
+        found = await self._accounts.find_key(user)
+        if found is not None:
+            account, key = found
+            if key.active and secrets.compare_digest(password, key.secret.encode()):
+                return self._known(account.name, client_id, account, key)
+        elif await self._accounts.check_password(user, text):
+            account = await self._accounts.get(user)
+            return self._known(account.name, client_id, account, None)
+        raise PacketRefused("User name or password are wrong.", Reason.BAD_CREDENTIALS)
+
+    def _known(
+        self, name: str, client_id: str, account: Account, key: AccessKey | None
+    ) -> Identity:
+        return Identity(name, client_id, self._permissions, self._rules, account, key)
+
+
+def _common_name(certificate: dict[str, Any] | None) -> str:
+    for names in (certificate or {}).get("subject", ()):
+        for name, value in names:
+            if name == "commonName":
+                return str(value)
+    return ""

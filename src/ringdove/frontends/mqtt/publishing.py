@@ -1,0 +1,213 @@
+"""From a publisher to the queue and to the subscribers.
+
+A message goes, in the turn in which it came, to the queue of its topic, to the stripes of lasting
+sessions that want it, and to the retained messages. When the turn is over it is acknowledged; only
+then do subscribers see it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from ringdove.errors import (
+    InvalidArgument,
+    LimitExceeded,
+    MessageTooLarge,
+    NotAuthorized,
+    QueueFull,
+    RingdoveError,
+    StoreFull,
+)
+from ringdove.frontends.mqtt.message import Message, attributes_of, encode_message
+from ringdove.protocol.mqtt.packets import V5, Publish, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ringdove.frontends.mqtt.connection import Connection
+    from ringdove.frontends.mqtt.delivery import Deliveries
+    from ringdove.frontends.mqtt.retained import Retained
+    from ringdove.frontends.mqtt.routes import Route, Routes, Target
+    from ringdove.frontends.mqtt.session import Session
+    from ringdove.frontends.mqtt.turn import Turn, Turns
+
+#: Why a message was refused, as far as MQTT has words for it.
+_REASONS: dict[type[RingdoveError], Reason] = {
+    QueueFull: Reason.QUOTA_EXCEEDED,
+    StoreFull: Reason.QUOTA_EXCEEDED,
+    LimitExceeded: Reason.QUOTA_EXCEEDED,
+    MessageTooLarge: Reason.QUOTA_EXCEEDED,
+    NotAuthorized: Reason.NOT_AUTHORIZED,
+    InvalidArgument: Reason.IMPLEMENTATION_SPECIFIC,
+}
+
+#: Topics that are the server's own.
+SYSTEM = "$SYS/"
+
+
+class Post(NamedTuple):
+    """A message until its turn is over."""
+
+    #: Who published it; None when the server did itself.
+    connection: Connection | None
+    packet: Publish
+    #: What subscribers get, if there are any.
+    message: Message | None
+    targets: Iterable[Target]
+    #: By which its turn knows whether its queue took it; 0 when it goes to none.
+    mark: int
+    then: Callable[[RingdoveError | None], None] | None = None
+
+
+class Publisher:
+    """See the module."""
+
+    def __init__(
+        self, turns: Turns, routes: Routes, retained: Retained, deliveries: Deliveries
+    ) -> None:
+        self._turns = turns
+        self._routes = routes
+        self._retained = retained
+        self._deliveries = deliveries
+
+    def publish(self, connection: Connection, packet: Publish) -> None:
+        """A client publishes."""
+        session = connection.session
+        assert session is not None
+        turn = self._turn()
+        if connection.identity is not None and not connection.identity.may_send(packet.topic):
+            self._refuse(turn, connection, packet, NotAuthorized("This topic is not for you."))
+            return
+        message_id = None
+        if packet.qos == 2 and session.lasting:
+            if packet.packet_id in session.storing:
+                # It came before, over a connection that broke, and is answered with that one.
+                turn.posts.append(Post(connection, packet, None, (), 0))
+                return
+            message_id = session.begin_storing(packet.packet_id)
+        route = self._routes.find(packet.topic)
+        try:
+            mark = self._put(turn, route, packet, message_id)
+            message, targets = self._address(turn, route, packet, message_id)
+        except RingdoveError as error:
+            self._refuse(turn, connection, packet, error)
+            return
+        turn.posts.append(Post(connection, packet, message, targets, mark))
+
+    def publish_message(
+        self,
+        message: Message,
+        then: Callable[[RingdoveError | None], None] | None = None,
+        *,
+        stored: bool = True,
+    ) -> None:
+        """The server publishes; `then` is called when it is stored. Not `stored`: in no queue."""
+        turn = self._turn()
+        packet = Publish(message.topic, message.payload, message.qos, 0, message.retain)
+        packet.properties = message.properties
+        route = self._routes.find(message.topic)
+        try:
+            mark = self._put(turn, route, packet, None) if stored else 0
+            _, targets = self._address(turn, route, packet, None, message)
+        except RingdoveError as error:
+            if then is not None:
+                then(error)
+            return
+        turn.posts.append(Post(None, packet, message, targets, mark, then))
+
+    def _turn(self) -> Turn:
+        turn = self._turns.now
+        if not turn.posts:
+            turn.then.append(partial(self._stored, turn))
+        return turn
+
+    def _put(self, turn: Turn, route: Route, packet: Publish, message_id: bytes | None) -> int:
+        if route.queue is None:
+            return 0
+        topic = None if route.named else packet.topic
+        attributes = attributes_of(topic, packet.properties)
+        return turn.put(route.queue, packet.payload, route.key, attributes, message_id)
+
+    def _address(
+        self,
+        turn: Turn,
+        route: Route,
+        packet: Publish,
+        message_id: bytes | None,
+        message: Message | None = None,
+    ) -> tuple[Message | None, Iterable[Target]]:
+        """Give copies to lasting sessions and to the retained messages; who gets one later."""
+        targets = route.chosen()
+        if not targets and not packet.retain:
+            return None, ()
+        if message is None:
+            message = Message.of(packet, self._deliveries.now_ms())
+        for target in targets:
+            session = target.session
+            if message.qos and target.qos and session.stripe is not None:
+                turn.append(session, encode_message(shaped(message, target)), message_id)
+        if packet.retain:
+            self._retained.keep(message, None if message.topic.startswith(SYSTEM) else turn)
+        return message, targets
+
+    def _refuse(
+        self, turn: Turn, connection: Connection, packet: Publish, error: RingdoveError
+    ) -> None:
+        """Answer in the order in which messages came."""
+        turn.marks += 1
+        turn.refused[turn.marks] = error
+        turn.posts.append(Post(connection, packet, None, (), turn.marks))
+
+    # -- afterwards -----------------------------------------------------------------------------
+
+    def _stored(self, turn: Turn, failure: RingdoveError | None) -> None:
+        refused = turn.refused
+        deliveries = self._deliveries
+        for connection, packet, message, targets, mark, then in turn.posts:
+            error = failure or (refused.get(mark) if refused else None)
+            session = None
+            if connection is not None:
+                session = connection.session
+                self._answer(connection, session, packet, error)
+            elif then is not None:
+                then(error)
+            if message is not None and error is None:
+                for target in targets:
+                    if not (target.no_local and target.session is session):
+                        deliveries.deliver(target.session, message, target)
+        deliveries.flush()
+
+    def _answer(
+        self,
+        connection: Connection,
+        session: Session | None,
+        packet: Publish,
+        error: RingdoveError | None,
+    ) -> None:
+        if packet.qos == 2 and session is not None and packet.packet_id in session.storing:
+            session.end_storing(packet.packet_id, stored=error is None)
+            self._turns.now.flights.add(session)
+        if error is None:
+            connection.stored(packet, 0)
+        else:
+            reason = _REASONS.get(type(error), Reason.UNSPECIFIED_ERROR)
+            if packet.qos and connection.machine.version != V5:
+                # Version 3.1.1 cannot say no; without an answer the client will try again.
+                connection.end(reason, str(error))
+                return
+            connection.stored(packet, reason)
+        self._deliveries.dirty.add(connection)
+
+
+def shaped(message: Message, target: Target) -> Message:
+    """The message as one session gets it."""
+    return Message(
+        message.topic,
+        message.payload,
+        min(message.qos, target.qos),
+        message.retain and target.retain_as_published,
+        message.expires_ms,
+        message.properties,
+        target.ids,
+    )

@@ -1,0 +1,237 @@
+"""What the gateway knows of one client: subscriptions, and what is on its way in and out.
+
+A session that survives its connection is *lasting*. Its messages of QoS 1 and 2 wait in a stripe of
+its own, and everything about it that must outlive the server is in two records:
+
+    record mqtt/session/CLIENT   identity, expiry, subscriptions, the stripe: changes rarely
+    record mqtt/flight/CLIENT    what is under way: see `Flight`
+
+The identifier of a message on its way to the client follows from its offset in the stripe, so a
+message that is sent again, even by another server after a crash, has the identifier it had before;
+the client recognises it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from ringdove import limits
+from ringdove.core.settings import QueueSettings
+from ringdove.stores.base import StripeId
+
+if TYPE_CHECKING:
+    from collections import deque
+
+    from ringdove.frontends.mqtt.connection import Connection
+    from ringdove.frontends.mqtt.message import Message
+
+SESSION_PREFIX: Final = "mqtt/session/"
+FLIGHT_PREFIX: Final = "mqtt/flight/"
+WILL_PREFIX: Final = "mqtt/will/"
+
+#: An expiry that means never.
+NEVER_S: Final = 0xFFFF_FFFF
+
+#: Bytes of a name that stands in a record's key as it is; longer ones are hashed.
+_NAME_BYTES_MAX: Final = 200
+
+_PACKET_IDS: Final = 0xFFFF
+
+#: A session's stripe: unbounded in time, bounded in bytes.
+STRIPE_SETTINGS: Final = QueueSettings.make(
+    bytes_max=limits.MQTT_SESSION_BYTES_MAX,
+    body_bytes_max=limits.BODY_BYTES_MAX,
+    when_full="drop-oldest",
+    retention_ms=limits.DURATION_MS_MAX,
+    dedup_ms=limits.MQTT_DEDUP_MS,
+)
+
+
+def record_name(name: str) -> str:
+    """A client's or topic's name as it stands in the key of a record."""
+    raw = name.encode()
+    if len(raw) <= _NAME_BYTES_MAX:
+        return name
+    return f"{name[:32]}\x7f{hashlib.sha256(raw).hexdigest()}"
+
+
+class Subscription(msgspec.Struct, array_like=True, eq=False):
+    """One topic filter of a session."""
+
+    #: As the client wrote it, with `$share/GROUP/` if it is shared.
+    pattern: str
+    qos: int
+    no_local: bool = False
+    retain_as_published: bool = False
+    #: What version 5 calls the subscription identifier; 0 for none.
+    id: int = 0
+
+
+class SessionRecord(msgspec.Struct, array_like=True):
+    """See the module."""
+
+    client_id: str
+    #: Unique to this session: one of the same client that began anew has another.
+    uid: str
+    expiry_s: int
+    #: When its connection ended; 0 while there is one.
+    gone_ms: int
+    #: Which server has the connection.
+    owner: str
+    #: The `queue` of the stripe's id; 0 when there is no stripe.
+    stripe: int
+    subscriptions: list[Subscription]
+
+
+class Flight(msgspec.Struct, array_like=True):
+    """What is on its way in or out of a lasting session."""
+
+    #: Offsets below are done, and those in `done`.
+    floor: int = 0
+    done: set[int] = set()
+    #: Done messages of QoS 2 for which the client has not said PUBCOMP.
+    released: set[int] = set()
+    #: Offsets below may have been sent.
+    sent: int = 0
+    #: Times that identifiers of messages from the client were released.
+    releases: int = 0
+    #: Identifiers of messages of QoS 2 from the client that are stored and not released.
+    incoming: set[int] = set()
+    #: Those that are being stored, with `releases` when they came: see `message_id`.
+    storing: dict[int, int] = {}
+
+
+encode_record = msgspec.msgpack.Encoder().encode
+decode_session = msgspec.msgpack.Decoder(SessionRecord).decode
+decode_flight = msgspec.msgpack.Decoder(Flight).decode
+
+
+class Session:
+    """See the module. Of a session that is not lasting, only a part is used."""
+
+    __slots__ = (
+        "_last_id", "backlog", "backlog_bytes", "client_id", "connection", "cursor", "expiry_s",
+        "flight", "gone_ms", "pumping", "storing", "stripe", "subscriptions", "uid", "under_way",
+    )  # fmt: skip
+
+    def __init__(self, client_id: str, uid: str, expiry_s: int = 0) -> None:
+        self.client_id = client_id
+        self.uid = uid
+        self.expiry_s = expiry_s
+        self.gone_ms = 0
+        self.subscriptions: dict[str, Subscription] = {}
+        self.connection: Connection | None = None
+        self.stripe: StripeId | None = None
+        self.flight = Flight()
+        #: Where to read on in the stripe, and whether somebody does.
+        self.cursor = 0
+        self.pumping = False
+        #: Identifier and offset of messages of the stripe that were sent over this connection.
+        self.under_way: dict[int, int] = {}
+        #: Identifiers of messages of QoS 2 that this process is storing.
+        self.storing: set[int] = set()
+        #: Messages that wait for room on the connection, of a session that is not lasting.
+        self.backlog: deque[Message] | None = None
+        self.backlog_bytes = 0
+        self._last_id = 0
+
+    @classmethod
+    def load(cls, record: SessionRecord, flight: Flight) -> Session:
+        """A lasting session from its records."""
+        session = cls(record.client_id, record.uid, record.expiry_s)
+        session.gone_ms = record.gone_ms
+        session.stripe = StripeId(record.stripe, 0, 0) if record.stripe else None
+        session.subscriptions = {one.pattern: one for one in record.subscriptions}
+        session.flight = flight
+        return session
+
+    def record(self, owner: str) -> SessionRecord:
+        """Its record."""
+        return SessionRecord(
+            self.client_id, self.uid, self.expiry_s, self.gone_ms, owner,
+            self.stripe.queue if self.stripe is not None else 0, list(self.subscriptions.values()),
+        )  # fmt: skip
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it outlives its connection."""
+        return self.expiry_s > 0
+
+    def expired(self, now_ms: int) -> bool:
+        """Whether its time without a connection is over."""
+        return (
+            0 < self.gone_ms <= now_ms - self.expiry_s * 1000
+            and self.connection is None
+            and self.expiry_s != NEVER_S
+        )
+
+    # -- in -------------------------------------------------------------------------------------
+
+    def begin_storing(self, packet_id: int) -> bytes:
+        """A message of QoS 2 has come: what makes it recognisable if it comes again.
+
+        Queues drop what they have seen by it. It is the same until the identifier is released,
+        even if the server crashes before it has noted that the message is stored: either no release
+        came in between, or the note of that release knows when this message came.
+        """
+        self.storing.add(packet_id)
+        releases = self.flight.storing.setdefault(packet_id, self.flight.releases)
+        return f"{self.uid}.{releases}.{packet_id}".encode()
+
+    def end_storing(self, packet_id: int, *, stored: bool) -> None:
+        """It is stored, or it was refused."""
+        self.storing.discard(packet_id)
+        self.flight.storing.pop(packet_id, None)
+        if stored:
+            self.flight.incoming.add(packet_id)
+
+    def release(self, packet_id: int) -> None:
+        """The client will use the identifier for another message, once it is told that it may."""
+        self.flight.incoming.discard(packet_id)
+        self.flight.storing.pop(packet_id, None)
+        self.flight.releases += 1
+
+    # -- out ------------------------------------------------------------------------------------
+
+    def packet_id_of(self, offset: int) -> int:
+        """The identifier of a message of the stripe."""
+        return offset % _PACKET_IDS + 1
+
+    def next_id(self, in_use: Any) -> int:
+        """A free identifier, where none follows from an offset."""
+        while True:
+            self._last_id = self._last_id % _PACKET_IDS + 1
+            if not in_use(self._last_id):
+                return self._last_id
+
+    def finish(self, offset: int) -> bool:
+        """A message of the stripe is done; whether the floor has risen."""
+        flight = self.flight
+        if offset != flight.floor:
+            if offset > flight.floor:
+                flight.done.add(offset)
+            return False
+        floor = offset + 1
+        while floor in flight.done:
+            flight.done.discard(floor)
+            floor += 1
+        flight.floor = floor
+        return True
+
+    def skip_to(self, offset: int) -> None:
+        """There is nothing between the floor and `offset` any more."""
+        flight = self.flight
+        if offset > flight.floor:
+            flight.floor = offset
+            flight.done = {one for one in flight.done if one >= offset}
+            while flight.floor in flight.done:
+                flight.done.discard(flight.floor)
+                flight.floor += 1
+
+    def rewind(self) -> None:
+        """A new connection: whatever is not done will be sent again."""
+        self.cursor = self.flight.floor
+        self.under_way.clear()

@@ -1,0 +1,230 @@
+"""The sessions of all clients: found, begun, taken over, ended.
+
+Every server knows all lasting sessions, connected or not, because what is published must be kept
+for those that are not. `load` reads them from their records.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Final
+
+from ringdove import limits
+from ringdove.errors import LimitExceeded, PacketRefused
+from ringdove.frontends.mqtt.session import (
+    FLIGHT_PREFIX,
+    NEVER_S,
+    SESSION_PREFIX,
+    STRIPE_SETTINGS,
+    Flight,
+    Session,
+    decode_flight,
+    decode_session,
+    encode_record,
+    record_name,
+)
+from ringdove.pending import Pending
+from ringdove.protocol.mqtt.packets import V5, Reason
+from ringdove.stores.base import StripeId
+
+if TYPE_CHECKING:
+    from ringdove.frontends.mqtt.connection import Connection
+    from ringdove.frontends.mqtt.routes import Routes
+    from ringdove.protocol.mqtt.packets import Connect
+    from ringdove.stores.base import Store
+
+#: Records that one look at the store takes.
+_PAGE: Final = 1_000
+
+#: Sessions that one sweep ends.
+_ENDED_PER_SWEEP_MAX: Final = 1_000
+
+
+class Sessions:
+    """See the module."""
+
+    def __init__(self, store: Store, routes: Routes, owner: str) -> None:
+        self._store = store
+        self._routes = routes
+        self._owner = owner
+        self._known: dict[str, Session] = {}
+        #: Clients whose session is being opened or ended.
+        self._busy: dict[str, Pending[None]] = {}
+
+    @property
+    def count(self) -> int:
+        """How many sessions there are, connected or not."""
+        return len(self._known)
+
+    def get(self, client_id: str) -> Session | None:
+        """The session of a client."""
+        return self._known.get(client_id)
+
+    async def load(self) -> None:
+        """Read the lasting sessions. None of them has a connection here."""
+        after = ""
+        now_ms = self._store.clock.now_ms()
+        while records := await self._store.scan(SESSION_PREFIX, after, _PAGE):
+            for record in records:
+                await self._load(record.value, now_ms)
+            after = records[-1].key
+
+    async def _load(self, value: bytes, now_ms: int) -> None:
+        stored = decode_session(value)
+        found = await self._store.get(FLIGHT_PREFIX + record_name(stored.client_id))
+        session = Session.load(stored, decode_flight(found.value) if found else Flight())
+        session.gone_ms = session.gone_ms or now_ms
+        if session.stripe is not None:
+            await self._open_stripe(session)
+            for offset in session.flight.released:
+                session.finish(offset)
+        self._known[session.client_id] = session
+        for subscription in session.subscriptions.values():
+            self._routes.add(session, subscription)
+
+    async def _open_stripe(self, session: Session) -> None:
+        """See that the stripe is there, and how far the client has come in it."""
+        stripe = session.stripe
+        assert stripe is not None
+        await self._store.create(stripe, STRIPE_SETTINGS, 1)
+        [subscription] = (await self._store.stats(stripe)).subscriptions
+        session.skip_to(subscription.floor)
+
+    # -- beginning ------------------------------------------------------------------------------
+
+    async def open(
+        self, connection: Connection, packet: Connect, client_id: str, expiry_s: int
+    ) -> tuple[Session, bool]:
+        """The session of a client that connects, and whether it was there before."""
+        while client_id in self._busy:
+            await self._busy[client_id]
+        self._busy[client_id] = done = Pending[None]()
+        try:
+            return await self._open(connection, packet, client_id, expiry_s)
+        finally:
+            del self._busy[client_id]
+            done.resolve(None)
+
+    async def _open(
+        self, connection: Connection, packet: Connect, client_id: str, expiry_s: int
+    ) -> tuple[Session, bool]:
+        session = self._known.get(client_id)
+        if session is not None and session.connection is not None:
+            before, session.connection = session.connection, None
+            before.end(Reason.SESSION_TAKEN_OVER, "Another connection has begun.")
+        if session is not None and (
+            packet.clean_start or session.expired(self._store.clock.now_ms())
+        ):
+            await self._end(session)
+            session = None
+        present = session is not None
+        if session is None:
+            if len(self._known) >= limits.MQTT_SESSIONS_MAX:
+                raise LimitExceeded(f"There are {len(self._known)} sessions, the most.")
+            session = self._known[client_id] = Session(client_id, secrets.token_hex(8))
+        was_lasting = session.lasting
+        session.expiry_s = expiry_s
+        session.gone_ms = 0
+        session.connection = connection
+        connection.session = session
+        if session.lasting or was_lasting:
+            await self.save(session)
+        return session, present
+
+    async def save(self, session: Session) -> None:
+        """Write the session's record."""
+        key = SESSION_PREFIX + record_name(session.client_id)
+        await self._store.put(key, encode_record(session.record(self._owner)))
+
+    async def give_stripe(self, session: Session) -> None:
+        """See that a lasting session has a stripe for its messages.
+
+        Its record names the stripe before there is one, so that none is ever forgotten.
+        """
+        if session.stripe is not None or not session.lasting:
+            return
+        stripe = StripeId(secrets.randbits(62) | 1, 0, 0)
+        record = session.record(self._owner)
+        record.stripe = stripe.queue
+        key = SESSION_PREFIX + record_name(session.client_id)
+        await self._store.put(key, encode_record(record))
+        await self._store.create(stripe, STRIPE_SETTINGS, 1)
+        session.stripe = session.stripe or stripe
+
+    # -- ending ---------------------------------------------------------------------------------
+
+    async def leave(self, session: Session, expiry_s: int | None) -> None:
+        """The session's connection has ended; it stays for its expiry."""
+        if expiry_s is not None:
+            session.expiry_s = expiry_s
+        session.gone_ms = self._store.clock.now_ms()
+        if not session.lasting:
+            if session.client_id not in self._busy:
+                await self._end(session)
+            return
+        await self.save(session)
+        key = FLIGHT_PREFIX + record_name(session.client_id)
+        await self._store.put(key, encode_record(session.flight))
+
+    async def _end(self, session: Session) -> None:
+        """Forget a session and everything that waits for it."""
+        for pattern in session.subscriptions:
+            self._routes.remove(session, pattern)
+        session.subscriptions = {}
+        if self._known.get(session.client_id) is session:
+            del self._known[session.client_id]
+        name = record_name(session.client_id)
+        if session.stripe is not None:
+            stripe, session.stripe = session.stripe, None
+            await self._store.delete(stripe)
+            await self._store.remove(FLIGHT_PREFIX + name)
+            await self._store.remove(SESSION_PREFIX + name)
+        elif session.lasting or session.flight.releases:
+            await self._store.remove(FLIGHT_PREFIX + name)
+            await self._store.remove(SESSION_PREFIX + name)
+
+    def expired(self) -> list[Session]:
+        """Sessions whose time is over, some at a time."""
+        now_ms = self._store.clock.now_ms()
+        found = []
+        for session in self._known.values():
+            if session.expired(now_ms) and session.client_id not in self._busy:
+                found.append(session)
+                if len(found) == _ENDED_PER_SWEEP_MAX:
+                    break
+        return found
+
+    async def expire(self, session: Session) -> None:
+        """End a session whose time is over, unless its client has just come back."""
+        if session.expired(self._store.clock.now_ms()) and session.client_id not in self._busy:
+            self._busy[session.client_id] = done = Pending[None]()
+            try:
+                await self._end(session)
+            finally:
+                del self._busy[session.client_id]
+                done.resolve(None)
+
+
+def wanted_expiry_s(packet: Connect, expiry_s_max: int) -> int:
+    """How long a client's session shall outlive its connection."""
+    if packet.version == V5:
+        expiry_s: int = (packet.properties or {}).get("session_expiry_interval", 0)
+    else:
+        expiry_s = 0 if packet.clean_start else NEVER_S
+    return min(expiry_s, expiry_s_max)
+
+
+def wanted_client_id(packet: Connect) -> str:
+    """The client's identifier, or one of our own where it left that to us."""
+    if packet.client_id:
+        if len(packet.client_id.encode()) > limits.MQTT_CLIENT_ID_BYTES_MAX:
+            raise PacketRefused(
+                f"A client identifier has at most {limits.MQTT_CLIENT_ID_BYTES_MAX} bytes.",
+                Reason.CLIENT_ID_INVALID,
+            )
+        return packet.client_id
+    if packet.version != V5 and not packet.clean_start:
+        raise PacketRefused(
+            "A session that stays needs a client identifier.", Reason.CLIENT_ID_INVALID
+        )
+    return f"auto-{secrets.token_hex(8)}"

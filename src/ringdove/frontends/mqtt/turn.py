@@ -1,0 +1,273 @@
+"""What arrives in one turn of the event loop is stored together and answered together.
+
+A turn gathers, over all connections: messages by the queue they go to, copies for lasting sessions,
+retained messages, and records of sessions that have changed. `flush` hands it all to the store at
+once, which makes one commit of it. When everything is as durable as promised the turn is over, and
+those who wait for it are told. Turns end in the order they began, so answers keep their order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ringdove import limits
+from ringdove.controllers.sending import Outgoing
+from ringdove.core.block import Block
+from ringdove.core.dedup import Segment
+from ringdove.errors import (
+    ClientError,
+    LimitExceeded,
+    QueueNotFound,
+    RingdoveError,
+    StoreUnavailable,
+)
+from ringdove.frontends.mqtt.session import (
+    FLIGHT_PREFIX,
+    SESSION_PREFIX,
+    encode_record,
+    record_name,
+)
+from ringdove.pending import Pending
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from ringdove.controllers.broker import Broker
+    from ringdove.core.attributes import Attributes
+    from ringdove.frontends.mqtt.session import Session
+    from ringdove.pending import Runner
+
+_log = logging.getLogger(__name__)
+
+
+class _Batch:
+    """Messages of a turn for one queue, column by column."""
+
+    __slots__ = ("attributed", "attributes", "bodies", "ids", "keyed", "keys", "marks")
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.keys: list[bytes] = []
+        self.keyed = False
+        self.attributes: list[Attributes | None] = []
+        self.attributed = False
+        #: What makes a message of QoS 2 recognisable; empty where nothing does.
+        self.ids: list[bytes | None] = []
+        #: By which the sender of each recognises what became of it.
+        self.marks: list[int] = []
+
+    def outgoing(self, position: int | None = None) -> Outgoing:
+        """The messages, or one of them, as a send."""
+        part = slice(None) if position is None else slice(position, position + 1)
+        return Outgoing(
+            self.bodies[part],
+            self.keys[part] if self.keyed else None,
+            self.attributes[part] if self.attributed else None,
+            self.ids[part] or None,
+        )
+
+
+class Turn:
+    """See the module."""
+
+    __slots__ = (
+        "appends", "batches", "exact", "failure", "flights", "marks", "over", "posts",
+        "refused", "retained", "saves", "then", "waiting",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.batches: dict[str, _Batch] = {}
+        #: Batches of messages that are recognised when they come again.
+        self.exact: dict[str, _Batch] = {}
+        #: Bodies for sessions' stripes, with what makes them recognisable.
+        self.appends: dict[Session, list[tuple[bytes, bytes | None]]] = {}
+        #: Records by key; None for those to be removed.
+        self.retained: dict[str, tuple[bytes, int] | None] = {}
+        self.saves: set[Session] = set()
+        self.flights: set[Session] = set()
+        #: Called at the end, with the error that concerns all if there is one.
+        self.then: list[Callable[[RingdoveError | None], None]] = []
+        #: What publishers and subscribers get when the turn is over; see `publishing`.
+        self.posts: list[Any] = []
+        self.marks = 0
+        #: What the store still has to answer.
+        self.waiting = 0
+        self.over = False
+        self.failure: RingdoveError | None = None
+        #: Errors that concern one message, by its mark.
+        self.refused: dict[int, RingdoveError] = {}
+
+    def put(
+        self,
+        queue: str,
+        body: bytes,
+        key: bytes,
+        attributes: Attributes | None,
+        message_id: bytes | None = None,
+    ) -> int:
+        """Add a message for a queue; its mark, by which `refused` knows it."""
+        batches = self.batches if message_id is None else self.exact
+        batch = batches.get(queue)
+        if batch is None:
+            batch = batches[queue] = _Batch()
+        batch.bodies.append(body)
+        batch.keys.append(key)
+        if key:
+            batch.keyed = True
+        batch.attributes.append(attributes)
+        if attributes is not None:
+            batch.attributed = True
+        if message_id is not None:
+            batch.ids.append(message_id)
+        self.marks += 1
+        batch.marks.append(self.marks)
+        return self.marks
+
+    def append(self, session: Session, body: bytes, message_id: bytes | None) -> None:
+        """Add a message for a session's stripe."""
+        self.appends.setdefault(session, []).append((body, message_id))
+
+
+class Turns:
+    """The turns of a gateway."""
+
+    def __init__(self, broker: Broker, runner: Runner, owner: str) -> None:
+        self._broker = broker
+        self._store = broker.store
+        self._runner = runner
+        #: The name of this server in sessions' records.
+        self.owner = owner
+        self._gathering: Turn | None = None
+        self._under_way: deque[Turn] = deque()
+        self._created = 0
+
+    async def settled(self) -> None:
+        """Wait until everything that has come by now is stored and answered."""
+        done = Pending[None]()
+        self.now.then.append(lambda _: done.resolve(None))
+        await done
+
+    @property
+    def now(self) -> Turn:
+        """The turn that gathers."""
+        turn = self._gathering
+        if turn is None:
+            turn = self._gathering = Turn()
+            self._runner.loop.call_soon(self._flush)
+        return turn
+
+    def _flush(self) -> None:
+        turn, self._gathering = self._gathering, None
+        if turn is None:
+            return
+        self._under_way.append(turn)
+        turn.waiting = 1
+        for queue, batch in turn.batches.items():
+            self._begin(turn, self._send(turn, queue, batch))
+        for queue, batch in turn.exact.items():
+            self._begin(turn, self._send(turn, queue, batch))
+        for session, found in turn.appends.items():
+            self._begin(turn, self._append(session, found))
+        for key, value in turn.retained.items():
+            self._begin(turn, self._retain(key, value))
+        for session in turn.saves:
+            self._begin(turn, self._save(session))
+        for session in turn.flights:
+            self._begin(turn, self._save_flight(session))
+        self._answered(turn, None, None)
+
+    def _begin(self, turn: Turn, work: Coroutine[Any, Any, None]) -> None:
+        turn.waiting += 1
+        self._runner.spawn(work, partial(self._answered, turn))
+
+    def _answered(self, turn: Turn, _: None, error: BaseException | None) -> None:
+        if error is not None:
+            if not isinstance(error, RingdoveError):
+                _log.error("Something of a turn could not be stored.", exc_info=error)
+                error = StoreUnavailable(f"The server failed: {error!r}.")
+            turn.failure = error
+        turn.waiting -= 1
+        if turn.waiting:
+            return
+        turn.over = True
+        while self._under_way and self._under_way[0].over:
+            ended = self._under_way.popleft()
+            for callback in ended.then:
+                callback(ended.failure)
+
+    # -- what is stored -------------------------------------------------------------------------
+
+    async def _send(self, turn: Turn, queue: str, batch: _Batch) -> None:
+        """Store messages in their queue; those it does not take are noted one by one."""
+        try:
+            await self._send_or_create(queue, batch.outgoing())
+        except ClientError as error:
+            if len(batch.bodies) == 1:
+                turn.refused[batch.marks[0]] = error
+                return
+            for position, mark in enumerate(batch.marks):
+                try:
+                    await self._broker.send(queue, batch.outgoing(position))
+                except RingdoveError as refusal:
+                    turn.refused[mark] = refusal
+        except StoreUnavailable as error:
+            turn.refused.update(dict.fromkeys(batch.marks, error))
+
+    async def _send_or_create(self, queue: str, outgoing: Outgoing) -> None:
+        try:
+            await self._broker.send(queue, outgoing)
+        except QueueNotFound:
+            if self._created >= limits.MQTT_QUEUES_MAX:
+                raise LimitExceeded(
+                    f"Devices have made {self._created} queues, the most: write a rule that maps "
+                    f"topics such as that of {queue!r} to fewer."
+                ) from None
+            self._created += 1
+            await self._broker.create_queue(queue, {})
+            await self._broker.send(queue, outgoing)
+
+    async def _append(self, session: Session, found: list[tuple[bytes, bytes | None]]) -> None:
+        """Store copies for a lasting session, in their order."""
+        stripe = session.stripe
+        if stripe is None:
+            return
+        now_ms = self._store.clock.now_ms()
+        segments: list[Segment] = []
+        plain: list[bytes] = []
+        for body, message_id in found:
+            if message_id is None:
+                plain.append(body)
+                continue
+            if plain:
+                segments.append(Segment(Block.build(plain, sent_ms=now_ms)))
+                plain = []
+            block = Block.build([body], sent_ms=now_ms)
+            segments.append(Segment(block, message_id=message_id))
+        if plain:
+            segments.append(Segment(Block.build(plain, sent_ms=now_ms)))
+        try:
+            answers = await self._store.submit_append(stripe, segments, 0)
+        except QueueNotFound:
+            return  # The session has ended meanwhile.
+        for answer in answers:
+            if isinstance(answer, RingdoveError):
+                raise answer
+
+    async def _retain(self, key: str, value: tuple[bytes, int] | None) -> None:
+        if value is None:
+            await self._store.remove(key)
+        else:
+            await self._store.put(key, value[0], expires_ms=value[1])
+
+    async def _save(self, session: Session) -> None:
+        if session.lasting:
+            key = SESSION_PREFIX + record_name(session.client_id)
+            await self._store.put(key, encode_record(session.record(self.owner)))
+
+    async def _save_flight(self, session: Session) -> None:
+        if session.lasting:
+            key = FLIGHT_PREFIX + record_name(session.client_id)
+            await self._store.put(key, encode_record(session.flight))

@@ -1,0 +1,254 @@
+"""Pulls one queue from an upstream broker into a copy of it (M1, M2).
+
+Blocks come in order through a stream of the native protocol, which checks their hashes and asks
+again for what is lost or damaged. Each is appended under the offsets of its origin, only where the
+copy stands; several appends are under way at a time and share a commit. Upstream hears of a block
+when it is durable here, or, where the queue's `relay_done` is `consumed`, when everybody here is
+done with it. When there is no room the pull stops, says so, and goes on when there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+
+from ringdove.core.dedup import Segment
+from ringdove.errors import (
+    ClientError,
+    ConnectionClosed,
+    QueueFull,
+    QueueNotFound,
+    RingdoveError,
+    StoreFull,
+    WaitTimeout,
+)
+from ringdove.stores.base import Start
+
+if TYPE_CHECKING:
+    from ringdove.client.remote import RemoteBackend
+    from ringdove.client.streaming import RemoteStream
+    from ringdove.controllers.broker import Broker
+    from ringdove.controllers.catalog import QueueInfo
+    from ringdove.controllers.streaming import StreamedBlock
+    from ringdove.core.dedup import Appended
+    from ringdove.pending import Pending
+    from ringdove.stores.base import StripeId
+
+#: Appends under way; the stream's window bounds their bytes.
+_UNDER_WAY_MAX = 64
+
+#: How long upstream keeps a broken reader's claim; the same reader takes it over at once.
+_CLAIM_MS = 10_000
+
+#: Seconds between looks for room, between word of what was consumed, and before another try.
+_ROOM_S = 0.2
+_CONSUMED_S = 0.5
+_AGAIN_S = 1.0
+
+
+class Diverged(RingdoveError):
+    """Upstream and copy do not belong together; a person must look."""
+
+    code = "diverged"
+
+
+@dataclass
+class Pulled:
+    """What a pull has done so far, for the broker's report."""
+
+    messages: int = 0
+    nbytes: int = 0
+    behind: int = 0
+    lag_ms: int = 0
+    mismatches: int = 0
+    #: See `reports.QueueReport`.
+    state: str = "away"
+    reason: str = ""
+
+
+class _UnderWay(NamedTuple):
+    streamed: StreamedBlock
+    append: Pending[list[Appended | ClientError]]
+
+
+class QueuePull:
+    """One queue, from one upstream; `run` ends when the connection does."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        upstream: RemoteBackend,
+        origin: QueueInfo,
+        name: str,
+        compression: str,
+        pulled: Pulled,
+    ) -> None:
+        self._broker = broker
+        self._upstream = upstream
+        self._origin = origin
+        self._name = name
+        self._compression = compression
+        self.pulled = pulled
+        self._log = structlog.get_logger("ringdove.relay").bind(queue=origin.name)
+
+    @property
+    def subscription(self) -> str:
+        """What holds this broker's place upstream."""
+        return relay_subscription(self._name)
+
+    async def run(self) -> None:
+        """Pull until the connection is gone; raises Diverged when going on would lose messages."""
+        while True:
+            try:
+                refused = await self._pull()
+            except (ConnectionClosed, WaitTimeout, Diverged, QueueNotFound):
+                raise
+            except RingdoveError as error:
+                self._tell("away", str(error))
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                await self._wait_for_room(refused)
+
+    async def _pull(self) -> StreamedBlock:
+        """Stream and append until there is no room; answers the block that did not fit."""
+        positions = await self._take_place()
+        stream = await self._upstream.stream(
+            self._origin.name, self.subscription, self._name.encode(), positions, _CLAIM_MS,
+            self._compression,
+        )  # fmt: skip
+        self._tell("pulling", "")
+        under_way: asyncio.Queue[_UnderWay] = asyncio.Queue(_UNDER_WAY_MAX)
+        helpers = [asyncio.create_task(self._read(stream, under_way))]
+        if self._origin.settings.relay_done == "consumed":
+            helpers.append(asyncio.create_task(self._tell_consumed(stream)))
+        settling = asyncio.create_task(self._settle(stream, under_way))
+        try:
+            done, _ = await asyncio.wait([settling, *helpers], return_when=asyncio.FIRST_COMPLETED)
+            if settling in done:
+                return settling.result()
+            for task in done:
+                task.result()
+            raise ConnectionClosed("The stream has ended.")
+        finally:
+            for task in (settling, *helpers):
+                task.cancel()
+            await asyncio.wait([settling, *helpers])
+            await stream.close()
+
+    async def _take_place(self) -> dict[StripeId, int]:
+        """Hold this broker's place upstream; answers where the copy stands, by stripe."""
+        upstream, queue = self._upstream, self._origin.name
+        known = self.subscription in await upstream.subscriptions(queue)
+        await upstream.subscribe(queue, self.subscription, Start("earliest"))
+        theirs = (await upstream.queue_stats(queue)).stripes
+        positions = {}
+        for stripe, stats in theirs.items():
+            tail = (await self._broker.store.stats(stripe)).tail
+            if tail > stats.tail:
+                raise Diverged(
+                    f"Upstream has {stats.tail} messages of {queue!r}, this copy {tail}: upstream "
+                    "has lost some, or is not what this was copied from."
+                )
+            if 0 < tail < stats.head and not known:
+                raise Diverged(
+                    f"Upstream has {queue!r} only from offset {stats.head}, this copy ends at "
+                    f"{tail}: what is between has been trimmed there."
+                )
+            positions[stripe] = tail
+        return positions
+
+    async def _read(self, stream: RemoteStream, under_way: asyncio.Queue[_UnderWay]) -> None:
+        store = self._broker.store
+        while True:
+            streamed = await stream.next()
+            assert streamed is not None
+            self.pulled.mismatches += stream.mismatches
+            stream.mismatches = 0
+            segment = Segment(streamed.block, sequence=streamed.wanted, placed=True)
+            append = store.submit_append(streamed.stripe, [segment], 0)
+            append.start()
+            await under_way.put(_UnderWay(streamed, append))
+
+    async def _settle(
+        self, stream: RemoteStream, under_way: asyncio.Queue[_UnderWay]
+    ) -> StreamedBlock:
+        """Tell upstream of each block that is durable; answers the first one without room."""
+        on_stored = self._origin.settings.relay_done == "stored"
+        while True:
+            streamed, append = await under_way.get()
+            try:
+                [answer] = await append
+            except (QueueFull, StoreFull) as error:
+                self._tell("full", str(error))
+                return streamed
+            if isinstance(answer, ClientError):
+                raise answer
+            self._note(streamed)
+            if on_stored:
+                await stream.acknowledge(streamed.stripe, streamed.block.end)
+            else:
+                stream.make_room(streamed.stripe, streamed.block.end)
+
+    def _note(self, streamed: StreamedBlock) -> None:
+        pulled, block = self.pulled, streamed.block
+        pulled.messages += block.count
+        pulled.nbytes += block.nbytes
+        pulled.lag_ms = max(0, self._broker.store.clock.now_ms() - block.stored_ms)
+        if block.base > streamed.wanted:
+            self._log.warning(
+                "skipped", wanted=streamed.wanted, found=block.base,
+                why="upstream has no messages there: expired, or never given",
+            )  # fmt: skip
+
+    async def _tell_consumed(self, stream: RemoteStream) -> None:
+        """Say upstream how far everybody here is done, now and then."""
+        told: dict[StripeId, int] = {}
+        while True:
+            await asyncio.sleep(_CONSUMED_S)
+            for stripe in self._origin.stripes():
+                floor = await self._floor(stripe)
+                if floor > told.get(stripe, 0):
+                    told[stripe] = floor
+                    await stream.acknowledge(stripe, floor)
+
+    async def _floor(self, stripe: StripeId) -> int:
+        """Below it every subscription here is done; without any, nothing is."""
+        stats = await self._broker.store.stats(stripe)
+        return min((sub.floor for sub in stats.subscriptions), default=0)
+
+    async def _wait_for_room(self, refused: StreamedBlock) -> None:
+        """Try a block again until it fits; meanwhile nothing more is pulled."""
+        segment = Segment(refused.block, sequence=refused.wanted, placed=True)
+        while True:
+            await asyncio.sleep(_ROOM_S)
+            try:
+                [answer] = await self._broker.store.append(refused.stripe, [segment], 0)
+            except (QueueFull, StoreFull):
+                continue
+            if isinstance(answer, ClientError):
+                raise answer
+            self._note(refused)
+            return
+
+    async def look_behind(self) -> None:
+        """Note how much upstream has that is not here yet."""
+        with contextlib.suppress(RingdoveError):
+            theirs = (await self._upstream.queue_stats(self._origin.name)).stripes
+            behind = 0
+            for stripe, stats in theirs.items():
+                behind += max(0, stats.tail - (await self._broker.store.stats(stripe)).tail)
+            self.pulled.behind = behind
+
+    def _tell(self, state: str, reason: str) -> None:
+        if (state, reason) != (self.pulled.state, self.pulled.reason):
+            self._log.info(state, reason=reason)
+        self.pulled.state, self.pulled.reason = state, reason
+
+
+def relay_subscription(name: str) -> str:
+    """The subscription by which a broker holds its place upstream."""
+    return f"relay.{name}"

@@ -1,0 +1,155 @@
+"""A real server that is a manager: over the native protocol, REST, metrics and its webhook."""
+
+import json
+import threading
+import urllib.request
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+import ringdove
+from ringdove.errors import InvalidArgument
+from ringdove.pending import run
+from ringdove.tiers import webhook
+from ringdove.tiers.alarms import LAG
+from ringdove.tiers.reports import BrokerReport, QueueReport, Where, to_wire
+from server.running import ServerProcess, ServerThread, wait_for
+
+
+def report(name, **fields):
+    return to_wire(BrokerReport(name, 0, "eu", f"ringdove://{name}:7117", **fields))
+
+
+LATE = report("core", queues=[QueueReport("readings", 7, lag_ms=LAG.upper)])
+
+
+@pytest.fixture
+def manager(tmp_path):
+    with ServerThread(tmp_path, manager=True) as running:
+        yield running
+
+
+def tier(rd, command, **arguments):
+    return run(rd.backend.tier(command, arguments))
+
+
+def fetch(server, path):
+    with urllib.request.urlopen(server.http_url + path) as answer:
+        return answer.read().decode()
+
+
+def test_a_server_that_is_no_manager_says_so(tmp_path):
+    with (
+        ServerThread(tmp_path) as plain,
+        ringdove.connect(plain.url) as rd,
+        pytest.raises(InvalidArgument, match="no manager"),
+    ):
+        tier(rd, "brokers")
+
+
+def test_rest_tells_of_brokers_queues_and_alarms(manager):
+    with ringdove.connect(manager.url) as rd:
+        tier(rd, "beat", report=LATE)
+        alarms = wait_for(lambda: tier(rd, "alarms")["now"], "the alarm is raised")
+    found = json.loads(fetch(manager, "/v1/tiers"))
+    [broker] = found["brokers"]
+    assert {k: broker[k] for k in ("name", "level", "region", "upstream", "url", "state")} == {
+        "name": "core", "level": 0, "region": "eu", "upstream": "",
+        "url": "ringdove://core:7117", "state": "up",
+    }  # fmt: skip
+    assert broker["lag"] == LAG.upper / 1000
+    assert [queue["name"] for queue in found["queues"]] == ["readings"]
+    assert found["alarms"] == alarms
+    assert 'ringdove_alarms{kind="lag"} 1.0' in fetch(manager, "/metrics")
+
+
+def test_the_route_is_described(manager):
+    document = json.loads(fetch(manager, "/v1/openapi.json"))
+    OpenAPIV31SpecValidator(document).validate()
+    assert document["paths"]["/v1/tiers"]["get"]["operationId"] == "get_tiers"
+
+
+def test_brokers_are_known_again_when_the_manager_was_killed(tmp_path):
+    with ServerProcess(tmp_path, "--manager") as server, ringdove.connect(server.url) as rd:
+        tier(rd, "beat", report=report("core"))
+        server.kill()
+        server.start()
+        tier(rd, "beat", report=report("core"))
+        [place] = tier(rd, "where", **to_wire(Where("producer")))
+        assert place["name"] == "core"
+
+
+def test_what_was_heard_outlives_a_restart_in_good_order(tmp_path):
+    with ServerThread(tmp_path, manager=True) as server:
+        with ringdove.connect(server.url) as rd:
+            tier(rd, "beat", report=report("core"))
+        server.stop()
+        server.start()
+        with ringdove.connect(server.url) as rd:
+            assert [view["name"] for view in tier(rd, "brokers")] == ["core"]
+
+
+@contextmanager
+def listener(statuses):
+    """An HTTP server that answers with these statuses in turn, the last for ever; what it got."""
+    got = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["content-length"]))
+            got.append((self.path, json.loads(body)))
+            self.send_response(statuses.pop(0) if len(statuses) > 1 else statuses[0])
+            self.end_headers()
+
+        def log_message(self, *_):
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/hook?to=us", got
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_alarms_are_posted_and_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(webhook, "RETRY_S", (0.01, 0.01, 0.01))
+    with (
+        listener([500, 503, 204]) as (url, got),
+        ServerThread(tmp_path, manager=True, alarm_webhook=url) as server,
+        ringdove.connect(server.url) as rd,
+    ):
+        tier(rd, "beat", report=LATE)
+        hook = server.server.manager.webhook
+        wait_for(lambda: hook.posted, "the alarm is posted")
+        assert [path for path, _ in got] == ["/hook?to=us"] * 3
+        assert got[2][1] == {"event": "raised", **tier(rd, "alarms")["now"][0]} | {
+            "seen_ms": got[2][1]["seen_ms"]
+        }
+        assert "ringdove_webhook_posted_total 1.0" in fetch(server, "/metrics")
+
+
+def test_a_webhook_that_is_away_is_given_up_and_the_manager_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(webhook, "RETRY_S", (0.01,))
+    with listener([200]) as (url, _):
+        pass  # Nobody listens there any more.
+    with (
+        ServerThread(tmp_path, manager=True, alarm_webhook=url) as server,
+        ringdove.connect(server.url) as rd,
+    ):
+        tier(rd, "beat", report=LATE)
+        wait_for(lambda: server.server.manager.webhook.given_up, "the alarm is given up")
+        assert tier(rd, "alarms")["now"][0]["kind"] == "lag"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"alarm_webhook": "http://here/"}, {"manager": True, "alarm_webhook": "ftp://here/"}],
+)
+def test_a_webhook_that_makes_no_sense_is_refused(tmp_path, options):
+    with pytest.raises(InvalidArgument):
+        ServerThread(tmp_path, **options)

@@ -1,0 +1,282 @@
+"""A relay keeps a true copy of its upstream's queues (M1, M2, M4)."""
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+import ringdove
+from ringdove.errors import InvalidArgument, QueueIsCopy, QueueNotFound
+from server.bad_network import BadNetwork, Chance
+from server.running import ServerProcess, ServerThread, wait_for
+from tiers.brokers import bodies, copied, core_and_edge, drain
+
+
+def _state(edge: ServerThread, queue: str) -> str:
+    pulled = edge.server.relay.pulled.get(queue)
+    return pulled.state if pulled is not None else ""
+
+
+def test_a_copy_has_the_messages_of_its_origin_at_their_offsets(tmp_path: Path) -> None:
+    with (
+        core_and_edge(tmp_path) as (core, edge),
+        ringdove.connect(core.url) as near,
+        ringdove.connect(edge.url) as far,
+    ):
+        origin = near.create_queue("readings", order="key", stripes=3)
+        origin.send_many(
+            [ringdove.NewMessage(b"%d" % n, key=b"%d" % (n % 17)) for n in range(1000)]
+        )
+        copy = copied(far, "readings", 1000)
+        assert {stripe: stats.tail for stripe, stats in copy.stats().stripes.items()} == {
+            stripe: stats.tail for stripe, stats in origin.stats().stripes.items()
+        }
+        got = sorted(int(message.body) for message in copy.receive(max=1000, wait=10))
+        assert got == list(range(1000))
+
+
+def test_order_holds_and_late_queues_are_found(tmp_path: Path) -> None:
+    with (
+        core_and_edge(tmp_path) as (core, edge),
+        ringdove.connect(core.url) as near,
+        ringdove.connect(edge.url) as far,
+    ):
+        for name in ("early", "late"):
+            queue = near.create_queue(name, order="strict", delivery="exactly-once")
+            queue.send_many(bodies(0, 500))
+            queue.send_many(bodies(500, 700))
+            assert drain(copied(far, name, 700), "default", 700) == bodies(0, 700)
+
+
+def test_only_the_queues_asked_for_are_copied(tmp_path: Path) -> None:
+    with (
+        core_and_edge(tmp_path, relay_queues="meter.*,alarms") as (core, edge),
+        ringdove.connect(core.url) as near,
+        ringdove.connect(edge.url) as far,
+    ):
+        for name in ("meter.1", "other", "alarms"):
+            near.create_queue(name).send(b"x")
+        copied(far, "meter.1", 1)
+        copied(far, "alarms", 1)
+        with pytest.raises(QueueNotFound):
+            far.queue("other").stats()
+
+
+def test_a_copy_refuses_senders(tmp_path: Path) -> None:
+    with (
+        core_and_edge(tmp_path) as (core, edge),
+        ringdove.connect(core.url) as near,
+        ringdove.connect(edge.url) as far,
+    ):
+        near.create_queue("readings").send(b"x")
+        with pytest.raises(QueueIsCopy, match="origin"):
+            copied(far, "readings", 1).send(b"y")
+
+
+def test_three_levels(tmp_path: Path) -> None:
+    with (
+        core_and_edge(tmp_path) as (core, middle),
+        ServerThread(tmp_path / "far", level=2, upstream=middle.url, name="far") as last,
+        ringdove.connect(core.url) as near,
+        ringdove.connect(last.url) as far,
+    ):
+        near.create_queue("readings", order="strict").send_many(bodies(0, 2000))
+        assert drain(copied(far, "readings", 2000), "default", 2000) == bodies(0, 2000)
+
+
+def test_upstream_keeps_what_a_relay_has_not_stored(tmp_path: Path) -> None:
+    with ServerThread(tmp_path / "core") as core, ringdove.connect(core.url) as near:
+        queue = near.create_queue("readings", order="strict")
+        edge = ServerThread(tmp_path / "edge", level=1, upstream=core.url, name="edge")
+        queue.send_many(bodies(0, 10))
+        with ringdove.connect(edge.url) as far:
+            copied(far, "readings", 10)
+        edge.stop()
+        queue.send_many(bodies(10, 500))
+        assert queue.stats().waiting("relay.edge") == 490
+        edge.start()
+        with edge, ringdove.connect(edge.url) as far:
+            assert drain(copied(far, "readings", 500), "default", 500) == bodies(0, 500)
+        wait_for(lambda: not queue.stats().messages, "the core to let go of what is stored")
+
+
+def test_done_when_consumed_holds_messages_upstream_until_then(tmp_path: Path) -> None:
+    with (
+        core_and_edge(tmp_path, relay_keep_ms=0) as (core, edge),
+        ringdove.connect(core.url) as near,
+        ringdove.connect(edge.url) as far,
+    ):
+        origin = near.create_queue("readings", order="strict", relay_done="consumed")
+        origin.send_many(bodies(0, 300))
+        copy = copied(far, "readings", 300)
+        batch = copy.receive(max=100, wait=10)
+        assert origin.stats().waiting("relay.edge") == 300
+        batch.release(0)
+        assert drain(copy, "default", 300) == bodies(0, 300)
+        wait_for(lambda: not origin.stats().messages, "word of what was consumed")
+
+
+def test_a_full_spool_stops_the_pull_says_so_and_goes_on(tmp_path: Path) -> None:
+    """Nothing is dropped, and the link is quiet while there is no room."""
+    total = 60
+    with (
+        ServerThread(tmp_path / "core") as core,
+        BadNetwork(core.port) as network,
+        ServerThread(
+            tmp_path / "edge", level=1, upstream=network.url, name="edge",
+            spool_bytes=2 << 20, relay_keep_ms=0,
+        ) as edge,
+        ringdove.connect(core.url) as near,
+        ringdove.connect(edge.url) as far,
+    ):  # fmt: skip
+        origin = near.create_queue("readings", order="strict", body_bytes_max=200_000)
+        sent = [random.Random(n).randbytes(100_000) for n in range(total)]
+        for body in sent:
+            origin.send(body)
+        wait_for(lambda: _state(edge, "readings") == "full", "a full spool")
+        copy = copied(far, "readings", 1)
+        assert copy.stats().nbytes <= 2 << 20
+        assert "bytes_max" in edge.server.relay.pulled["readings"].reason
+        assert drain(copy, "default", total) == sent
+        wait_for(lambda: _state(edge, "readings") == "pulling", "the pull to go on")
+
+
+def test_damaged_blocks_are_asked_for_again_and_never_delivered(tmp_path: Path) -> None:
+    """M2, on a link that loses, damages, repeats and delays, and is cut."""
+    with (
+        ServerThread(tmp_path / "core") as core,
+        BadNetwork(core.port) as network,
+        ringdove.connect(core.url) as near,
+    ):
+        network.harm = Chance(
+            seed=7, once=True, corrupt=0.1, drop=0.05, duplicate=0.05, delay=0.05, cut=0.02
+        )
+        origin = near.create_queue("readings", order="strict", delivery="exactly-once")
+        for start in range(0, 6000, 20):
+            origin.send_many(bodies(start, start + 20))
+        with (
+            ServerThread(tmp_path / "edge", level=1, upstream=network.url, name="edge") as edge,
+            ringdove.connect(edge.url) as far,
+        ):
+            assert drain(copied(far, "readings", 6000), "default", 6000) == bodies(0, 6000)
+            mismatches = edge.server.relay.pulled["readings"].mismatches
+        assert network.harmed["corrupt"] > 5
+        assert mismatches > 5
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_a_compressed_link_carries_fewer_bytes(tmp_path: Path, compression: str) -> None:
+    with (
+        ServerThread(tmp_path / "core") as core,
+        BadNetwork(core.port) as network,
+        ServerThread(
+            tmp_path / "edge", level=1, upstream=network.url, relay_compression=compression
+        ) as edge,
+        ringdove.connect(core.url) as near,
+        ringdove.connect(edge.url) as far,
+    ):
+        sent = [b'{"meter": %d, "kwh": 12.5, "state": "normal"}' % n for n in range(5000)]
+        near.create_queue("readings", order="strict").send_many(sent)
+        assert drain(copied(far, "readings", 5000), "default", 5000) == sent
+        carried = sum(network.block_bytes.values())
+        assert carried < sum(map(len, sent)) / 2
+
+
+def test_kills_of_either_side_lose_and_double_nothing(tmp_path: Path) -> None:
+    """kill -9 of the core and of the relay in turn, under load (M3)."""
+    total, step = 4000, 50
+    core = ServerProcess(tmp_path / "core")
+    edge = ServerProcess(
+        tmp_path / "edge", "--level", "1", "--upstream", core.url, "--name", "edge"
+    )
+    try:
+        with ringdove.connect(core.url) as near, ringdove.connect(edge.url) as far:
+            queue = near.create_queue("readings", order="strict", delivery="exactly-once")
+            with queue.producer(name="meter") as producer:
+                for start in range(0, total, step):
+                    for body in bodies(start, start + step):
+                        producer.send(body)
+                    producer.flush()
+                    if start % 1000 == 500:
+                        victim = core if start % 2000 == 500 else edge
+                        victim.kill()
+                        victim.start()
+            assert drain(copied(far, "readings", total), "default", total) == bodies(0, total)
+    finally:
+        core.close()
+        edge.close()
+
+
+def test_an_upstream_that_has_lost_messages_is_noticed(tmp_path: Path) -> None:
+    """Such as one that was restored from a backup older than the copy."""
+    core = ServerThread(tmp_path / "core")
+    with ringdove.connect(core.url) as near:
+        near.create_queue("readings").send_many(bodies(0, 3))
+    core.stop()
+    shutil.copytree(tmp_path / "core", tmp_path / "backup")
+    core.start()
+    with ServerThread(tmp_path / "edge", level=1, upstream=core.url, name="edge") as edge:
+        with ringdove.connect(core.url) as near, ringdove.connect(edge.url) as far:
+            near.queue("readings").send_many(bodies(3, 10))
+            copied(far, "readings", 10)
+        core.stop()
+        shutil.rmtree(tmp_path / "core")
+        (tmp_path / "backup").rename(tmp_path / "core")
+        core.start()
+        wait_for(lambda: _state(edge, "readings") == "diverged", "the alarm")
+        assert "lost" in edge.server.relay.pulled["readings"].reason
+        core.stop()
+
+
+def test_a_queue_made_anew_upstream_replaces_its_copy_when_that_is_done(tmp_path: Path) -> None:
+    with (
+        core_and_edge(tmp_path, relay_keep_ms=0) as (core, edge),
+        ringdove.connect(core.url) as near,
+        ringdove.connect(edge.url) as far,
+    ):
+        near.create_queue("readings").send(b"old")
+        copy = copied(far, "readings", 1)
+        near.delete_queue("readings")
+        near.create_queue("readings").send_many([b"new", b"newer"])
+        wait_for(lambda: _state(edge, "readings") == "diverged", "the old copy to be kept")
+        [old] = copy.receive(wait=10)
+        assert old.body == b"old"
+        old.ack()
+        renewed = copied(far, "readings", 2)
+        assert [message.body for message in renewed.receive(max=2, wait=10)] == [b"new", b"newer"]
+
+
+def test_changed_settings_reach_the_copy(tmp_path: Path) -> None:
+    with (
+        core_and_edge(tmp_path) as (core, edge),
+        ringdove.connect(core.url) as near,
+        ringdove.connect(edge.url) as far,
+    ):
+        origin = near.create_queue("readings")
+        origin.send(b"x")
+        copy = copied(far, "readings", 1)
+        origin.configure(lease_ms=1234, stripes=2)
+        wait_for(lambda: far.queue("readings").settings().lease_ms == 1234, "the new settings")
+        origin.send_many(bodies(0, 50))
+        copied(far, "readings", 51)
+        assert len(copy.stats().stripes) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        ({"level": 1}, "say where"),
+        ({"upstream": "ringdove://127.0.0.1:1"}, "level 1 and more"),
+        ({"level": 1, "upstream": "manager"}, "--managers"),
+        ({"level": -1}, "0 or more"),
+        ({"name": "a b"}, "broker name"),
+        ({"level": 1, "upstream": "x", "relay_compression": "gzip"}, "zstd"),
+        ({"level": 1, "upstream": "x", "spool_bytes": 0}, "spool_bytes"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(
+    tmp_path: Path, flags: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=reason):
+        ServerThread(tmp_path / "edge", **flags)
