@@ -17,17 +17,21 @@ from ringdove.fleet import running as running_module
 from ringdove.fleet.place import find_place
 from server.running import PATIENCE_S, PROGRAM, ServerProcess, ServerThread, run_command, wait_for
 
-PLAN = Plan(devices=30, rate=5, seconds=1, seed=3)
+PLAN = Plan(devices=30, rate=5, seconds=1, seed=3, topic="{queue}/{device}")
+RULE = "+/+ -> {1}, key = segment 2"
+PROTOCOLS = ["mqtt", "coap", "http", "native"]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with ServerThread(tmp_path_factory.mktemp("fleet") / "data", coap=0) as found:
+    place = tmp_path_factory.mktemp("fleet") / "data"
+    with ServerThread(place, coap=0, mqtt=0, mqtt_rules=RULE) as found:
         yield found
 
 
 def plan_for(server, protocol, **changes):
     port = {
+        "mqtt": server.server.mqtt_port,
         "coap": server.server.coap_port,
         "http": server.http_port,
         "native": server.port,
@@ -59,13 +63,13 @@ def perfect(report):
     return {name: report[name] for name in kept} == dict.fromkeys(kept, 0)
 
 
-@pytest.mark.parametrize("protocol", ["coap", "http", "native"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_every_reading_arrives_once_in_order_and_whole(server, protocol):
-    report = run(plan_for(server, protocol, queue=f"all-{protocol}"), server.url)
+    report = run(plan_for(server, protocol, queue=f"all_{protocol}"), server.url)
     assert report["sent"] == report["received"] > 100
     assert perfect(report)
     with ringdove.connect(server.url) as rd:
-        queue = rd.queue(f"all-{protocol}")
+        queue = rd.queue(f"all_{protocol}")
         messages = list(queue.receive(max=1_000))
         assert queue.subscriptions() == ("default",), "the checker leaves nothing behind"
     assert len(messages) == report["sent"]
@@ -82,9 +86,9 @@ def test_the_same_seed_sends_as_many_at_the_same_times(server):
     assert sent[0] != sent[2]
 
 
-@pytest.mark.parametrize("protocol", ["coap", "http", "native"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_devices_that_lose_their_connection_come_back(server, protocol):
-    report = run(plan_for(server, protocol, queue=f"drop-{protocol}", drop=0.5), server.url)
+    report = run(plan_for(server, protocol, queue=f"drop_{protocol}", drop=0.5), server.url)
     assert report["connects"] > 1.5 * PLAN.devices
     assert perfect(report)
 
@@ -126,6 +130,13 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed(tmp_path, protoc
 def test_a_refusal_ends_the_fleet_and_is_told(server, protocol, words):
     with pytest.raises(ClientError, match=words):
         run(plan_for(server, protocol, queue="nobody"))
+
+
+def test_without_a_topic_the_name_of_the_queue_is_one(server):
+    report = run(plan_for(server, "mqtt", queue="plain", topic=""), server.url)
+    assert perfect(report)
+    with pytest.raises(InvalidArgument, match="No topic leads to queue 'plant-1'"):
+        run(plan_for(server, "mqtt", queue="plant-1", topic=""))
 
 
 def test_a_fleet_can_be_stopped_and_reports(server):

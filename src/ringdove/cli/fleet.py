@@ -32,7 +32,7 @@ def fleet(
     seconds: float = 30,
     queue: str = "readings",
     to: str | None = None,
-    topic: str = "{queue}",
+    topic: str = "",
     jitter: float = 0.2,
     drop: float = 0.0,
     seed: int = 1,
@@ -63,7 +63,7 @@ def fleet(
     to
         Where devices connect, such as coap://HOST:PORT; by default the host of --url.
     topic
-        Of MQTT; {queue} and {device} are put in.
+        Of MQTT, {queue} and {device} put in; by default the one that stands for the queue.
     jitter
         How irregular intervals are: up to this share longer or shorter.
     drop

@@ -6,10 +6,11 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, cast
 
-from ringdove.errors import ClientError
+from ringdove.errors import ClientError, InvalidArgument
 from ringdove.fleet.device import ANSWER_S, Busy
 from ringdove.protocol.mqtt.codec import Decoder, encode
 from ringdove.protocol.mqtt.packets import V5, ConnAck, Connect, PubAck, Publish, Reason
+from ringdove.protocol.mqtt.rules import queue_of, topic_of
 
 if TYPE_CHECKING:
     from ringdove.fleet.device import Device
@@ -30,7 +31,8 @@ class MqttLink(asyncio.Protocol):
 
     def __init__(self, plan: Plan, device: Device) -> None:
         self._address = plan.address
-        self._topic = plan.topic.format(queue=plan.queue, device=device.name)
+        topic = plan.topic or _topic_for(plan.queue)
+        self._topic = topic.replace("{queue}", plan.queue).replace("{device}", device.name)
         user, _, password = (plan.token or "").rpartition(":")
         self._hello = Connect(
             device.name,
@@ -100,3 +102,13 @@ class MqttLink(asyncio.Protocol):
                 answer.set_result(cast("ConnAck | PubAck", packet))
         if self._decoder.failure is not None:
             self.close()
+
+
+def _topic_for(queue: str) -> str:
+    """The topic whose messages go to a queue where no rule says otherwise."""
+    topic = topic_of(queue)
+    if topic is None or queue_of(topic) != queue:
+        raise InvalidArgument(
+            f"No topic leads to queue {queue!r} by itself: give one, and the server a rule."
+        )
+    return topic

@@ -30,8 +30,8 @@ class Plan(NamedTuple):
     #: Where they connect: mqtt://HOST:PORT, coap://, http:// or ringdove://.
     url: str = ""
     queue: str = "readings"
-    #: Topic of MQTT; {queue} and {device} are put in.
-    topic: str = "{queue}"
+    #: Topic of MQTT, {queue} and {device} put in; empty for the one that stands for the queue.
+    topic: str = ""
     #: How far an interval may be from the mean, as a share of it.
     jitter: float = 0.2
     #: Share of readings after which a device loses its connection.
