@@ -34,6 +34,37 @@ def engine(*, dir: Path | None = None, quick: Quick = False, json: JsonFlag = Fa
 
 
 @app.command
+def million(
+    *,
+    messages: int = 1_000_000,
+    consumers: int = 3,
+    dir: Path | None = None,
+    json: JsonFlag = False,
+) -> int:
+    """Send a million messages through the engine while a consumer dies, and check every one.
+
+    Parameters
+    ----------
+    messages
+        How many to send.
+    consumers
+        How many receive; one of them dies half way, with messages in its hands.
+    dir
+        Keep the data here; by default it goes to a temporary directory.
+    json
+        Print the report as JSON.
+    """
+    from ringdove.bench.million import run, show
+
+    report = run(messages, consumers, dir)
+    if json:
+        emit_json(report)
+    else:
+        show(report)
+    return int(bool(report["lost"] or report["unexpected"]))
+
+
+@app.command
 def backlog(*, messages: int = 10_000_000, dir: Path | None = None, json: JsonFlag = False) -> None:
     """Cost of lease+acknowledge at a small and at a huge backlog.
 
