@@ -72,7 +72,7 @@ docs: setup ## Build the documentation as a site, in site/, that works without a
 	@echo "site/index.html"
 
 lock: ## Choose the newest versions that pyproject.toml allows, and lock them.
-	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --extra dev --extra plots --extra spark --extra coap --extra docs \
+	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --extra dev --extra plots --extra spark --extra docs \
 	    --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file requirements/dev.lock pyproject.toml
 
 clean: ## Remove everything that was made.

@@ -35,7 +35,7 @@ from server.running import PATIENCE_S, PROGRAM
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 #: Pages whose blocks are run by others, who know more of them.
-RUN_ELSEWHERE = {"rest.md", "spark.md", "traces.md", "block-format.md"}
+RUN_ELSEWHERE = {"rest.md", "devices.md", "spark.md", "traces.md", "block-format.md"}
 #: Sections whose Python is run by tests/spark.
 ON_SPARK = "Spark"
 

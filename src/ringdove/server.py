@@ -248,11 +248,14 @@ class Server:
             return
         from ringdove.frontends.coap.server import CoapServer  # noqa: PLC0415  if wanted
         from ringdove.frontends.coap.site import Site  # noqa: PLC0415  if wanted
+        from ringdove.frontends.coap.statistics import CoapCollector  # noqa: PLC0415  if wanted
 
         assert self._broker is not None
         access = Access(self._broker, config.token)
         site = Site(self._broker, access, self.native.give_back)
         self._coap = CoapServer(self.native.runner, site.respond, config.coap_rate)
+        if self._http is not None:
+            self._http.collectors.append(CoapCollector(self._coap))
         self.coap_port = await self._coap.listen(config.host, config.coap)
 
     @property

@@ -1,5 +1,7 @@
 """The message layer: repetitions, overload, what is no CoAP, who may, and the end of a server."""
 
+import urllib.request
+
 import pytest
 
 import ringdove
@@ -235,6 +237,17 @@ def test_a_failure_inside_is_not_told(server, device, monkeypatch, caplog):
     answer = device.ask(Code.GET, "/q")
     assert (answer.code, answer.payload) == (Code.SERVER_ERROR, b"")
     assert "a secret of the house" in caplog.text
+
+
+def test_metrics_tell_of_it(server, queue, device):
+    asked = device.request(Code.POST, f"/q/{queue.name}", b"x")
+    for _ in range(2):
+        device.send(asked)
+        device.read()
+    with urllib.request.urlopen(f"{server.http_url}/metrics") as answer:
+        told = dict(line.rsplit(b" ", 1) for line in answer if not line.startswith(b"#"))
+    assert float(told[b"ringdove_coap_repeated_total"]) == server.server.coap.repeated > 0
+    assert float(told[b"ringdove_coap_remembered"]) == server.server.coap.remembered > 0
 
 
 def test_a_port_that_is_taken_is_reported(port, tmp_path):
