@@ -187,7 +187,7 @@ def test_commands_exist_and_blocks_are_of_a_known_kind(page):
             case "yaml":
                 list(yaml.safe_load_all(block.text))
             case kind:
-                assert kind in ("python", "text", "hex", "hcl")
+                assert kind in ("python", "text", "hex", "hcl", "ini")
 
 
 def check_command(words: list[str]) -> None:
