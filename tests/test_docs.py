@@ -106,7 +106,7 @@ class Reader:
         script = f"set -a; touch vars; . ./vars; set -e\n{text}\nexport -p > vars"
         done = subprocess.run(
             ["bash", "-u", "-o", "pipefail", "-c", script], cwd=self.directory, env=self.environment(),
-            capture_output=True, text=True, check=False, timeout=PATIENCE_S * 2,
+            capture_output=True, text=True, check=False, timeout=PATIENCE_S * 4,
         )  # fmt: skip
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
 
