@@ -11,6 +11,7 @@ What a fence says of a block:
 Blocks of a page run in order. Ports of the documentation become those of the server.
 """
 
+import contextlib
 import itertools
 import json
 import os
@@ -27,6 +28,7 @@ from typing import NamedTuple
 
 import pytest
 import yaml
+from cyclopts import MissingArgumentError
 
 from ringdove.cli import EXIT_OK, run
 from ringdove.cli.app import app
@@ -192,10 +194,18 @@ def test_commands_exist_and_blocks_are_of_a_known_kind(page):
 
 def check_command(words: list[str]) -> None:
     """Fail unless these are words that the command line takes."""
-    while words and words[0] in ("--data", "--url"):
+    while words[0] in ("--data", "--url"):
         words = words[2:]
     if words not in (["--help"], ["--version"]):
         app.parse_args(words, exit_on_error=False, print_error=False)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_named_in_passing_exist(page):
+    prose = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    for span in re.findall(r"`ringdove ([^`|]+)`", prose):
+        with contextlib.suppress(MissingArgumentError):  # It may be named without them.
+            check_command(shlex.split(span.removesuffix(" ...")))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
