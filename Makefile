@@ -68,7 +68,7 @@ experiments: setup ## Repeat the experiments of the source documents: figures an
 	@ls experiments/out
 
 docs: setup ## Build the documentation as a site, in site/, that works without a network.
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "site/index.html"
 
 lock: ## Choose the newest versions that pyproject.toml allows, and lock them.
