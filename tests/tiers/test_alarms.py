@@ -128,6 +128,16 @@ def test_the_rate_approaches_what_is_stored_per_second():
     assert steady(30) == pytest.approx(500, rel=0.01)
 
 
+def test_the_processor_counts_when_it_is_busy_for_a_while():
+    busy = [heard(None, report(load=Load(cpu=1.0)), 0)]
+    for second in range(1, 30):
+        busy.append(heard(busy[-1], report(load=Load(cpu=1.0)), second * 1_000))
+    cpus = [at.report.load.cpu for at in busy]
+    assert cpus[0] == 0
+    assert cpus == sorted(cpus)
+    assert cpus[1] < 0.5 < 0.95 < cpus[-1]
+
+
 def raised(alarm, at_ms):
     return {alarm.key: Alarm(alarm.kind, alarm.broker, raised_ms=at_ms, seen_ms=at_ms)}
 

@@ -102,10 +102,10 @@ def test_managers_of_one_store_know_the_same(store):
 def test_the_newest_report_counts_whoever_heard_it(store):
     async def scenario():
         first, second = Manager(store), Manager(store)
-        await beat(first, report("core", load=Load(cpu=0.1)))
+        await beat(first, report("core", load=Load(connections=1_000)))
         await first.registry.flush()
         pass_time(first)
-        await beat(second, report("core", load=Load(cpu=0.2)))
+        await beat(second, report("core", load=Load(connections=2_000)))
         await second.registry.flush()
         pass_time(first)
         [view] = await first.do("brokers", {})
@@ -114,11 +114,11 @@ def test_the_newest_report_counts_whoever_heard_it(store):
     run(scenario())
 
 
-def test_a_thousand_heartbeats_are_written_together(tmp_path):
+def test_many_heartbeats_are_written_together(tmp_path):
     async def scenario():
         store = EmbeddedStore(tmp_path, ManualClock())
         manager = Manager(store)
-        reports = [report(f"b{number}") for number in range(1_000)]
+        reports = [report(f"b{number}") for number in range(300)]
         await beat(manager, *reports)  # From now on they are known.
         await manager.registry.flush()
         writer = store._writers["disk"]
@@ -128,7 +128,7 @@ def test_a_thousand_heartbeats_are_written_together(tmp_path):
         await manager.registry.flush()
         assert writer.env.lmdb.info()["last_txnid"] - before <= 10
         pass_time(manager)
-        assert len(await Manager(store).registry.brokers()) == 1_000
+        assert len(await Manager(store).registry.brokers()) == 300
         await store.close()
 
     run(scenario())

@@ -58,9 +58,9 @@ class ManagedEndpoints:
         self._name = f"{host[: limits.NAME_CHARS_MAX // 2]}-{secrets.token_hex(8)}"
         self._managers = Address(address.endpoints)
         self._asker = asker
-        self._options = replace(
-            options, connect_s=min(options.connect_s, _ANSWER_S), session_s=_ANSWER_S, on_state=None
-        )
+        # Half of the time to connect is for the broker.
+        connect_s = min(options.connect_s / 2, _ANSWER_S)
+        self._options = replace(options, connect_s=connect_s, session_s=_ANSWER_S, on_state=None)
         self._loop = loop
         #: Called to end the connection there is, with the reason.
         self._leave = leave
@@ -152,7 +152,7 @@ class ManagedEndpoints:
             try:
                 await self._manager.open()
             except BaseException:
-                self._manager = None
+                await self._let_go()
                 raise
         return self._manager
 

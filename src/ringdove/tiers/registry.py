@@ -49,8 +49,9 @@ FLUSH_S = 0.25
 #: Age of what is known from other managers.
 LOOK_MS = 500
 
-#: Weight of the newest rate in the average.
-_RATE_WEIGHT = 0.3
+#: Weight of the newest value in the averages of rate and processor: what lasts a second or two does
+#: not count for much.
+_WEIGHT = 0.2
 
 _BROKER, _KNOWN, _CLIENT = "tier/broker/", "tier/known/", "tier/client/"
 
@@ -58,6 +59,7 @@ _BROKER, _KNOWN, _CLIENT = "tier/broker/", "tier/known/", "tier/client/"
 class Seen(msgspec.Struct):
     """A broker's last report, and what follows from those before."""
 
+    #: Its processor's load is an average; what it takes to start does not count.
     report: BrokerReport
     #: When it was heard, and since when without a gap.
     at_ms: int
@@ -89,9 +91,11 @@ class SeenClient(msgspec.Struct):
 def heard(before: Seen | None, report: BrokerReport, now_ms: int) -> Seen:
     """What is known of a broker after a report; `before` counts while it has not expired."""
     seen = Seen(report, now_ms, now_ms)
+    cpu, report.load.cpu = report.load.cpu, 0.0
     if before is not None and before.report.started_ms == report.started_ms:
         seen.since_ms = before.since_ms
         seen.rate = _rate(before, report, now_ms)
+        report.load.cpu = _average(before.report.load.cpu, cpu)
         grown = _mismatches(report) > _mismatches(before.report)
         seen.mismatched_ms = now_ms if grown else before.mismatched_ms
     elif _mismatches(report):
@@ -118,7 +122,11 @@ def _rate(before: Seen, report: BrokerReport, now_ms: int) -> float:
         return before.rate
     stored = {queue.id: queue.stored for queue in before.report.queues}
     grown = sum(max(0, queue.stored - stored.get(queue.id, 0)) for queue in report.queues)
-    return before.rate + (grown * 1000 / passed_ms - before.rate) * _RATE_WEIGHT
+    return _average(before.rate, grown * 1000 / passed_ms)
+
+
+def _average(before: float, value: float) -> float:
+    return before + (value - before) * _WEIGHT
 
 
 class Registry:
