@@ -187,6 +187,9 @@ def test_clients_are_known_until_they_fall_silent(manager):
         found = await manager.do("clients", {})
         assert [client["report"]["name"] for client in found] == ["c1", "c2"]
         assert (await manager.tiers()).clients == {"producer": 1, "consumer": 1}
+        assert await manager.do("leave_client", {"name": "c2"})
+        assert not await manager.do("leave_client", {"name": "c2"})
+        assert (await manager.tiers()).clients == {"producer": 1}
         pass_time(manager, CLIENT_EXPIRES_MS)
         assert await manager.do("clients", {}) == []
 
@@ -227,7 +230,7 @@ def test_metadata_tells_what_was_produced_relayed_and_consumed(manager):
 
         await beat(
             manager,
-            holding("core", 0, "", stored=100, messages=60, nbytes=600),
+            holding("core", 0, "", stored=100, messages=60, consumed={"relay.west": 90}),
             holding("west", 1, "eu", stored=90, consumed={"billing": 80}, behind=10, lag_ms=250),
             holding("south", 1, "us", stored=70, consumed={"billing": 20}, behind=30, lag_ms=900),
         )

@@ -171,6 +171,7 @@ def test_a_client_follows_the_manager_to_a_better_broker(tiers: Tiers, monkeypat
         wait_for(lambda: at(rd) == "near", "the client has moved")
         clients = run(tiers.asker.tier("clients", {}))
         assert [client["report"]["region"] for client in clients] == ["eu-west"]
+    assert run(tiers.asker.tier("clients", {})) == []
 
 
 def refuse_all(stream: ringdove.Stream) -> None:

@@ -118,6 +118,7 @@ def _looks(url: str, *, forever: bool, draw: bool) -> Iterator[Tiers]:
 def picture(tiers: Tiers) -> RenderableType:
     """The tree, then the queues and the alarms."""
     from rich.console import Group
+    from rich.markup import escape
 
     parts: list[RenderableType] = [_tree(tiers)]
     for queue in tiers.queues:
@@ -129,9 +130,8 @@ def picture(tiers: Tiers) -> RenderableType:
         done = "".join(f", {name} is done with {n:,}" for name, n in queue.consumed.items())
         late = f"; {queue.lag:.1f} s late" if queue.lag >= 0.1 else ""
         parts.append(f"queue {queue.name}: {queue.produced:,} produced{levels}{done}{late}")
-    parts += [f"[red]alarm[/] ({alarm.kind}) {alarm.text}" for alarm in tiers.alarms]
-    parts.append("" if tiers.alarms else "No alarms.")
-    return Group(*parts)
+    alarms = [f"[red]alarm[/] ({alarm.kind}) {escape(alarm.text)}" for alarm in tiers.alarms]
+    return Group(*parts, *(alarms or ["No alarms."]))
 
 
 def _tree(tiers: Tiers) -> Tree:
@@ -157,7 +157,7 @@ def _label(broker: BrokerView) -> str:
     if broker.heard_ms:
         load = f"load {broker.load:.0%}"
         parts += [f"{broker.rate:,.0f}/s", f"[yellow]{load}[/]" if broker.load > _BUSY else load]
-        parts += [f"{broker.connections:,} connections"] if broker.connections else []
+        parts.append(f"{broker.connections:,} connected")
     if broker.level and broker.heard_ms:
         parts.append(f"lag {broker.lag:.1f} s")
         parts += [f"{broker.behind:,} behind"] if broker.behind else []

@@ -28,8 +28,9 @@ from ringdove.protocol.session import Request
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Seconds for a manager to answer, and for all of them to be tried.
+#: Seconds for a manager to answer, for all of them to be tried, and to say goodbye to one.
 _ANSWER_S = 2.0
+_LEAVE_S = 0.5
 
 #: Seconds between reports, until a manager has said how long one counts; and of that, the share.
 _BEAT_S = 10.0
@@ -197,4 +198,8 @@ class ManagedEndpoints:
             beats.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await beats
+            if self._manager is not None:
+                with contextlib.suppress(RingdoveError, OSError, TimeoutError):
+                    async with asyncio.timeout(_LEAVE_S):
+                        await self._ask("leave_client", {"name": self._name})
         await self._let_go()

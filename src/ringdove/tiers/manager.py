@@ -57,6 +57,7 @@ class Manager:
             "beat": self._beat,
             "beat_client": self._beat_client,
             "leave": self._leave,
+            "leave_client": self._leave_client,
             "where": self._where,
             "brokers": self._brokers,
             "clients": self._clients,
@@ -151,6 +152,10 @@ class Manager:
     async def _leave(self, arguments: dict[str, Any]) -> bool:
         """The broker `name` ends in good order, or is not missed any more."""
         return await self.registry.forget(read(_Named, arguments).name)
+
+    async def _leave_client(self, arguments: dict[str, Any]) -> bool:
+        """The client `name` has closed its session."""
+        return await self.registry.forget_client(read(_Named, arguments).name)
 
     async def _where(self, arguments: dict[str, Any]) -> Any:
         """The places for a `Where`, best first."""

@@ -77,6 +77,8 @@ class Known(msgspec.Struct):
     level: int
     region: str
     url: str
+    #: Where it pulled from.
+    upstream: str = ""
     #: When this was written.
     at_ms: int = 0
 
@@ -163,7 +165,7 @@ class Registry:
 
     async def _know(self, report: BrokerReport, now_ms: int) -> None:
         before = self._known.get(report.name)
-        known = Known(report.level, report.region, report.url, now_ms)
+        known = Known(report.level, report.region, report.url, report.upstream, now_ms)
         if before is not None and now_ms - before.at_ms < _KNOWN_AGAIN_MS:
             known.at_ms = before.at_ms
         if known != before:
@@ -177,6 +179,11 @@ class Registry:
         now_ms = self.store.clock.now_ms()
         seen = SeenClient(report, now_ms)
         self._write_later(_CLIENT + report.name, seen, now_ms + CLIENT_EXPIRES_MS)
+
+    async def forget_client(self, name: str) -> bool:
+        """A client has closed its session; answers whether it was known."""
+        waiting = self._unwritten.pop(_CLIENT + name, None) is not None
+        return await self.store.remove(_CLIENT + name) or waiting
 
     def _write_later(self, key: str, value: Seen | SeenClient, expires_ms: int) -> None:
         self._unwritten[key] = (msgspec.msgpack.encode(value), expires_ms)
