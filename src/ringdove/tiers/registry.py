@@ -26,7 +26,7 @@ from ringdove.tiers.reports import (
     BrokerReport,  # noqa: TC001  msgspec reads them at run time
     ClientReport,  # noqa: TC001
 )
-from ringdove.tiers.routing import Candidate
+from ringdove.tiers.routing import Candidate, Routes
 
 if TYPE_CHECKING:
     from ringdove.stores.base import Record, Store
@@ -114,6 +114,13 @@ def is_away(report: BrokerReport) -> bool:
     return not report.upstream or any(queue.state == "away" for queue in report.queues)
 
 
+def _is_elsewhere(before: BrokerReport, report: BrokerReport) -> bool:
+    """Whether a broker has changed in a way that askers must learn of at once."""
+    return (before.level, before.region, before.url, before.serving) != (
+        report.level, report.region, report.url, report.serving,
+    )  # fmt: skip
+
+
 def _mismatches(report: BrokerReport) -> int:
     return sum(queue.mismatches for queue in report.queues)
 
@@ -141,6 +148,8 @@ class Registry:
         self._known: dict[str, Known] = {}
         #: By key: what was heard and is to be written, and until when it counts.
         self._unwritten: dict[str, tuple[bytes, int]] = {}
+        self._routes: Routes | None = None
+        self._routed_ms = 0
         self._looked_ms = 0
         self._looking: Pending[None] | None = None
 
@@ -150,15 +159,17 @@ class Registry:
         """A broker has reported itself."""
         check_name(report.name, "broker")
         parse(report.url)
-        brokers = await self.brokers()
+        await self._look()
         now_ms = self.store.clock.now_ms()
-        before = brokers.get(report.name)
+        before = self.heard(report.name)
         if before is not None and report.started_ms < before.report.started_ms:
             raise InvalidArgument(
                 f"Another broker is called {report.name!r}, at {before.report.url}, and started "
                 "later: give each a name of its own."
             )
         seen = self._seen[report.name] = heard(before, report, now_ms)
+        if before is None or _is_elsewhere(before.report, report):
+            self._routes = None
         self._write_later(_BROKER + report.name, seen, now_ms + BROKER_EXPIRES_MS)
         await self._know(report, now_ms)
         return seen
@@ -192,6 +203,7 @@ class Registry:
         """A broker has left, or is not missed any more; answers whether it was known."""
         known = self._known.pop(name, None) is not None
         self._seen.pop(name, None)
+        self._routes = None
         self._unwritten.pop(_BROKER + name, None)
         for key in (_BROKER + name, _KNOWN + name):
             known = await self.store.remove(key) or known
@@ -226,10 +238,22 @@ class Registry:
         brokers = await self.brokers()
         return {name: known for name, known in self._known.items() if name not in brokers}
 
-    async def candidates(self) -> list[Candidate]:
-        """The brokers, as routing wants them."""
-        brokers = await self.brokers()
-        return [Candidate(seen.report, seen.at_ms - seen.since_ms) for seen in brokers.values()]
+    def heard(self, name: str) -> Seen | None:
+        """The broker of that name, if it reported lately as far as this manager knows."""
+        seen = self._seen.get(name)
+        oldest_ms = self.store.clock.now_ms() - BROKER_EXPIRES_MS
+        return seen if seen is not None and seen.at_ms > oldest_ms else None
+
+    async def routes(self) -> Routes:
+        """The brokers and how busy they were within the last `LOOK_MS`, to say where to go."""
+        now_ms = self.store.clock.now_ms()
+        if self._routes is None or now_ms - self._routed_ms >= LOOK_MS:
+            brokers = await self.brokers()
+            self._routes = Routes(
+                Candidate(seen.report, seen.at_ms - seen.since_ms) for seen in brokers.values()
+            )
+            self._routed_ms = now_ms
+        return self._routes
 
     async def clients(self) -> list[SeenClient]:
         """The producers and consumers that reported lately, by name."""
