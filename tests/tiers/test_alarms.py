@@ -82,13 +82,15 @@ def test_a_full_disk_is_a_cause_until_there_is_some_room():
 
 
 @pytest.mark.parametrize(
-    "away", [report(upstream=""), relayed(state="away")], ids=["none", "not reached"]
+    ("away", "key"),
+    [(report(upstream=""), "upstream/west/"), (relayed(state="away"), "upstream/west/readings")],
+    ids=["broker", "queue"],
 )
-def test_an_upstream_may_be_away_for_a_moment(away):
+def test_an_upstream_may_be_away_for_a_moment(away, key):
     first = heard(None, away, NOW_MS)
     later = heard(first, away, NOW_MS + AWAY_MS)
     assert keys([first]) == []
-    assert keys([later], now_ms=NOW_MS + AWAY_MS) == ["upstream/west/"]
+    assert keys([later], now_ms=NOW_MS + AWAY_MS) == [key]
     back = heard(later, report(), NOW_MS + AWAY_MS + 1)
     assert keys([back], now_ms=NOW_MS + 2 * AWAY_MS) == []
 

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 _ANSWER_S = 2.0
 _LEAVE_S = 0.5
 
+#: Places that share the time to connect; there may be many more, and most can be reached.
+_TRIED_MAX = 3
+
 #: Seconds between reports, until a manager has said how long one counts; and of that, the share.
 _BEAT_S = 10.0
 _BEATS_PER_EXPIRY = 3
@@ -83,7 +86,7 @@ class ManagedEndpoints:
     @property
     def count(self) -> int:
         """See Endpoints."""
-        return max(1, len(self._told))
+        return min(max(1, len(self._told)), _TRIED_MAX)
 
     # -- places ---------------------------------------------------------------------------------
 
@@ -99,12 +102,12 @@ class ManagedEndpoints:
         try:
             places = await self._ask("where", {**await self._self(), "avoid": self._avoid})
             found = self._read(places)
-        except (FatalClientError, InvalidArgument):
-            raise
         except (RingdoveError, OSError, TimeoutError) as error:
-            if not self._told:
-                raise StoreUnavailable(f"No manager says where to connect: {error}") from error
-            return self._told
+            if self._told:
+                return self._told
+            if isinstance(error, FatalClientError | InvalidArgument):
+                raise
+            raise StoreUnavailable(f"No manager says where to connect: {error}") from error
         if not found:
             near = f" in {asker.region}" if asker.region else ""
             raise StoreUnavailable(f"The managers know no broker for a {asker.role}{near}.")

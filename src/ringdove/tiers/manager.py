@@ -92,6 +92,8 @@ class Manager:
                     await self.alarms.look()
             except RingdoveError as error:
                 _log.warning("The manager could not look after its records: %s", error)
+            except Exception:  # noqa: BLE001  the manager must go on
+                _log.exception("The manager failed to look after its records.")
 
     def _tell(self, event: str, alarm: Alarm) -> None:
         log_alarm(event, alarm)

@@ -20,7 +20,7 @@ import msgspec
 
 from ringdove.client.address import parse
 from ringdove.core.settings import check_name
-from ringdove.errors import InvalidArgument
+from ringdove.errors import InvalidArgument, StoreUnavailable
 from ringdove.pending import Pending
 from ringdove.tiers.reports import (
     BrokerReport,  # noqa: TC001  msgspec reads them at run time
@@ -66,7 +66,8 @@ class Seen(msgspec.Struct):
     since_ms: int
     #: Messages stored per second.
     rate: float = 0.0
-    #: Since when it has had no upstream, and when its hash mismatches last grew; 0 for never.
+    #: Since when it has been away from its upstream, and when its hash mismatches last grew; 0 for
+    #: never.
     away_ms: int = 0
     mismatched_ms: int = 0
 
@@ -92,12 +93,12 @@ class SeenClient(msgspec.Struct):
 
 def heard(before: Seen | None, report: BrokerReport, now_ms: int) -> Seen:
     """What is known of a broker after a report; `before` counts while it has not expired."""
-    seen = Seen(report, now_ms, now_ms)
-    cpu, report.load.cpu = report.load.cpu, 0.0
+    replace = msgspec.structs.replace
+    seen = Seen(replace(report, load=replace(report.load, cpu=0.0)), now_ms, now_ms)
     if before is not None and before.report.started_ms == report.started_ms:
         seen.since_ms = before.since_ms
         seen.rate = _rate(before, report, now_ms)
-        report.load.cpu = _average(before.report.load.cpu, cpu)
+        seen.report.load.cpu = _average(before.report.load.cpu, report.load.cpu)
         grown = _mismatches(report) > _mismatches(before.report)
         seen.mismatched_ms = now_ms if grown else before.mismatched_ms
     elif _mismatches(report):
@@ -108,7 +109,7 @@ def heard(before: Seen | None, report: BrokerReport, now_ms: int) -> Seen:
 
 
 def is_away(report: BrokerReport) -> bool:
-    """Whether a broker that should have an upstream has none."""
+    """Whether a broker has no upstream that should have one, or does not pull all it should."""
     if report.level == 0 or not report.serving:
         return False
     return not report.upstream or any(queue.state == "away" for queue in report.queues)
@@ -262,7 +263,10 @@ class Registry:
         return [_decode_client(found[key]) for key in sorted(found)]
 
     async def _look(self) -> None:
-        """Read what others have written, unless that was done just now."""
+        """Read what others have written, unless that was done just now.
+
+        While the store is away, what is known counts: brokers go on reporting.
+        """
         if self.store.clock.now_ms() - self._looked_ms < LOOK_MS:
             return
         if self._looking is not None:
@@ -273,6 +277,13 @@ class Registry:
             self._take_brokers(await self._scan(_BROKER))
             self._take_known(await self._scan(_KNOWN))
             self._looked_ms = self.store.clock.now_ms()
+        except StoreUnavailable as error:
+            self._looking = None
+            if not self._looked_ms:
+                looking.fail(error)
+                raise
+            self._looked_ms = self.store.clock.now_ms()
+            _log.warning("What other managers know cannot be read: %s", error)
         except BaseException as error:
             self._looking = None
             looking.fail(error)
