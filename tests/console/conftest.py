@@ -53,6 +53,12 @@ def rd(server: ServerThread) -> Iterator[ringdove.Connection]:
 
 
 @pytest.fixture
+def rest(server: ServerThread) -> Caller:
+    """Another client, which works beside a browser: that has an event loop in this thread."""
+    return Caller(server.http_port)
+
+
+@pytest.fixture
 def console(server: ServerThread) -> "ConsoleCaller":
     """Asks the server as a page would."""
     return ConsoleCaller(server)
