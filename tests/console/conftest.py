@@ -54,7 +54,7 @@ def rd(server: ServerThread) -> Iterator[ringdove.Connection]:
 
 @pytest.fixture
 def rest(server: ServerThread) -> Caller:
-    """Another client, which works beside a browser: that has an event loop in this thread."""
+    """A client of the server that does not mind the browser's event loop."""
     return Caller(server.http_port)
 
 
@@ -64,9 +64,9 @@ def console(server: ServerThread) -> "ConsoleCaller":
     return ConsoleCaller(server)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A browser, for all tests of the session."""
+    """A browser for all tests of a module; while it runs, this thread has an event loop."""
     with chromium() as running:
         yield running
 
