@@ -28,6 +28,7 @@ demo: setup ## Send a million messages through the engine, and check every one.
 test: setup ## Run the tests.
 	@tools/get-program redis-server valkey-server
 	@tools/get-program memcached
+	@tools/get-program chromium chromium-browser google-chrome
 	@tools/get-program libcoap3-bin coap-client-notls coap-client
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
