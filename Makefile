@@ -32,6 +32,7 @@ demo-fabric: setup ## The same on five servers in two rings, one of which is kil
 test: setup ## Run the tests.
 	@tools/get-program redis-server valkey-server
 	@tools/get-program memcached
+	@tools/get-program chromium chromium-browser google-chrome
 	@tools/get-program libcoap3-bin coap-client-notls coap-client
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
