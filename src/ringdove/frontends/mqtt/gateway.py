@@ -30,6 +30,7 @@ from ringdove.frontends.mqtt.sessions import Sessions, wanted_client_id, wanted_
 from ringdove.frontends.mqtt.statistics import Statistics
 from ringdove.frontends.mqtt.subscribing import Subscriber
 from ringdove.frontends.mqtt.turn import Turns
+from ringdove.frontends.mqtt.websocket import WebSocket
 from ringdove.frontends.mqtt.wills import Wills
 from ringdove.pending import Runner
 from ringdove.protocol.mqtt.packets import Reason
@@ -110,11 +111,16 @@ class Gateway:
         await self.wills.load()
         self._sweep()
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+    async def listen(
+        self, host: str, port: int, tls: ssl.SSLContext | None = None, *, websocket: bool = False
+    ) -> int:
         """Listen on an address; answers the port, which is a free one for 0."""
-        listener = await self.loop.create_server(
-            lambda: Connection(self), host, port, ssl=tls, backlog=_BACKLOG
-        )
+
+        def make() -> asyncio.Protocol:
+            connection = Connection(self)
+            return WebSocket(connection) if websocket else connection
+
+        listener = await self.loop.create_server(make, host, port, ssl=tls, backlog=_BACKLOG)
         self._listeners.append(listener)
         bound: int = listener.sockets[0].getsockname()[1]
         return bound

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from ringdove.controllers.broker import Broker
     from ringdove.core.attributes import Attributes
+    from ringdove.frontends.mqtt.publishing import Post
     from ringdove.frontends.mqtt.session import Session
     from ringdove.pending import Runner
 
@@ -91,7 +92,7 @@ class Turn:
         #: Called at the end, with the error that concerns all if there is one.
         self.then: list[Callable[[RingdoveError | None], None]] = []
         #: What publishers and subscribers get when the turn is over; see `publishing`.
-        self.posts: list[Any] = []
+        self.posts: list[Post] = []
         self.marks = 0
         #: What the store still has to answer.
         self.waiting = 0
