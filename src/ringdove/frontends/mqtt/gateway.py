@@ -84,7 +84,7 @@ class Gateway:
         store = broker.store
         owner = secrets.token_hex(8)
         self._doorman = Doorman(broker, config.token, Permissions(config.permissions), rules)
-        self.turns = Turns(broker, self.runner, owner)
+        self.turns = Turns(broker, self.runner)
         self.routes = Routes(rules)
         self.retained = Retained()
         self.deliveries = Deliveries(store, self.runner, self.turns)

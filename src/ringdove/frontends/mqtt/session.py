@@ -173,9 +173,10 @@ class Session:
     def begin_storing(self, packet_id: int) -> bytes:
         """A message of QoS 2 has come: what makes it recognisable if it comes again.
 
-        Queues drop what they have seen by it. It is the same until the identifier is released,
-        even if the server crashes before it has noted that the message is stored: either no release
-        came in between, or the note of that release knows when this message came.
+        Queues drop what they have seen by it. It is the same until the identifier is released, even
+        if the server crashes before it has noted that the message is stored: either no release was
+        noted since, or with that release it was noted when this message came. So a release must
+        not be noted later than messages that come after it are stored.
         """
         self.storing.add(packet_id)
         releases = self.flight.storing.setdefault(packet_id, self.flight.releases)
