@@ -12,47 +12,48 @@ import socket
 import time
 from typing import Any
 
+from ringdove.bench.processes import wait_for_go
 from ringdove.protocol.mqtt import packets as p
 from ringdove.protocol.mqtt.codec import encode
 from ringdove.protocol.mqtt.packets import V311
 
 _PUBREC = 0x50
+_TOPIC = "bench/load"
 _READ_BYTES = 1 << 16
 
 
 class _Publisher:
     """One connection."""
 
-    __slots__ = ("_again", "_ids", "_made", "_next", "_qos", "_rest", "done", "socket")
+    __slots__ = ("_count", "_made", "_next", "_qos", "_rest", "_window", "done", "socket")
 
-    def __init__(self, port: int, client_id: str, topic: str, size: int, window: int, qos: int):
+    def __init__(self, port: int, client_id: str, size: int, window: int, qos: int) -> None:
         self.socket = open_client(port, client_id)
         self._qos = qos
-        #: Identifiers go round; twice the window of them are never all in use.
-        self._ids = 2 * window
+        self._window = window
         body = b"x" * size
         if qos:
-            made = [
-                encode(p.Publish(topic, body, qos, number + 1), V311) for number in range(self._ids)
-            ]
+            # Identifiers go round; twice the window of them are never all in use.
+            made = [encode(p.Publish(_TOPIC, body, qos, n + 1), V311) for n in range(2 * window)]
         else:
-            made = [encode(p.Publish(topic, body), V311) * window + encode(p.PingReq(), V311)]
-            self._ids = 1
+            # Nothing is acknowledged, so a ping behind each window shows that it was read.
+            made = [encode(p.Publish(_TOPIC, body), V311) * window + encode(p.PingReq(), V311)] * 2
+        self._count = len(made)
         #: Any run of packets is a slice of this.
         self._made = made + made
         self._next = 0
         self._rest = b""
+        #: Publishes that the server has answered.
         self.done = 0
-        self._again = window
-        self.send(window if qos else 2)
 
-    def send(self, count: int) -> None:
-        """Publish some more."""
+    def begin(self) -> None:
+        """Publish the first window."""
+        self._send(self._window if self._qos else 2)
+
+    def _send(self, count: int) -> None:
         first = self._next
-        self.socket.sendall(
-            b"".join(self._made[first : first + count] if self._qos else self._made[:count])
-        )
-        self._next = (first + count) % self._ids
+        self.socket.sendall(b"".join(self._made[first : first + count]))
+        self._next = (first + count) % self._count
 
     def answered(self) -> None:
         """Take what the server has said, and go on."""
@@ -60,8 +61,8 @@ class _Publisher:
         if not self._qos:
             self._rest = data[len(data) // 2 * 2 :]
             pongs = len(data) // 2
-            self.done += pongs * self._again
-            self.send(pongs)
+            self.done += pongs * self._window
+            self._send(pongs)
             return
         whole = len(data) // 4 * 4
         self._rest = data[whole:]
@@ -75,7 +76,7 @@ class _Publisher:
             finished -= len(received)
         self.done += finished
         if finished:
-            self.send(finished)
+            self._send(finished)
 
 
 def open_client(port: int, client_id: str, **fields: Any) -> socket.socket:
@@ -89,23 +90,24 @@ def open_client(port: int, client_id: str, **fields: Any) -> socket.socket:
     return client
 
 
-def measure(port: int, connections: int, seconds: float, size: int, window: int, qos: int) -> float:
-    """Publishes per second that the server has acknowledged."""
-    made = [
-        _Publisher(port, f"load-{number}", "bench/load", size, window, qos)
-        for number in range(connections)
-    ]
+def measure(
+    port: int, connections: int, seconds: float, size: int, window: int, qos: int
+) -> dict[str, float]:
+    """How many publishes the server acknowledges, and in which time; begins when told to."""
+    made = [_Publisher(port, f"load-{number}", size, window, qos) for number in range(connections)]
     poll = select.epoll()
     by_number = {publisher.socket.fileno(): publisher for publisher in made}
     for number in by_number:
         poll.register(number, select.EPOLLIN)
+    wait_for_go()
     began_s = time.perf_counter()
+    for publisher in made:
+        publisher.begin()
     while time.perf_counter() < began_s + seconds:
         for number, _ in poll.poll(1):
             by_number[number].answered()
     elapsed_s = time.perf_counter() - began_s
-    done = sum(publisher.done for publisher in made)
     for publisher in made:
         publisher.socket.close()
     poll.close()
-    return done / elapsed_s
+    return {"done": sum(publisher.done for publisher in made), "elapsed_s": elapsed_s}
