@@ -21,6 +21,7 @@ from ringdove.errors import LimitExceeded, PacketRefused, RingdoveError, StoreUn
 from ringdove.frontends.mqtt.access import Doorman, Permissions
 from ringdove.frontends.mqtt.connection import Connection
 from ringdove.frontends.mqtt.delivery import Deliveries
+from ringdove.frontends.mqtt.downlink import Downlinks
 from ringdove.frontends.mqtt.message import Message
 from ringdove.frontends.mqtt.publishing import Publisher
 from ringdove.frontends.mqtt.retained import Retained
@@ -92,6 +93,8 @@ class Gateway:
         self.sessions = Sessions(store, self.routes, owner)
         self.wills = Wills(store, self.runner, self.publisher)
         self.subscriber = Subscriber(self)
+        self.downlinks = Downlinks(broker, self.runner, self.routes, self.publisher)
+        self._rules = rules
         self._store = store
         self._listeners: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
@@ -109,6 +112,7 @@ class Gateway:
         await self.sessions.load()
         await self.retained.load(self._store)
         await self.wills.load()
+        self.downlinks.open(self._rules.downlinks)
         self._sweep()
 
     async def listen(
@@ -132,6 +136,7 @@ class Gateway:
             listener.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
+        self.downlinks.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limits.DRAIN_S_MAX):
                 await self.turns.settled()

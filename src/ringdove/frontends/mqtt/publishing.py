@@ -85,6 +85,7 @@ class Publisher:
                 turn.posts.append((connection, packet, None, (), 0, None))
                 return
             message_id = session.begin_storing(packet.packet_id)
+            turn.flights.add(session)
         route = self._routes.find(packet.topic)
         try:
             mark = self._put(turn, route, packet, message_id)

@@ -174,9 +174,7 @@ class Session:
         """A message of QoS 2 has come: what makes it recognisable if it comes again.
 
         Queues drop what they have seen by it. It is the same until the identifier is released, even
-        if the server crashes before it has noted that the message is stored: either no release was
-        noted since, or with that release it was noted when this message came. So a release must
-        not be noted later than messages that come after it are stored.
+        if the server crashes: the flight that knows it is durable no later than the message.
         """
         self.storing.add(packet_id)
         releases = self.flight.storing.setdefault(packet_id, self.flight.releases)

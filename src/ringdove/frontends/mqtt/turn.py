@@ -181,8 +181,8 @@ class Turns:
     def _begin_messages(self, turn: Turn) -> None:
         """Store everything but flights, which must not be durable later than these.
 
-        A message of QoS 2 is recognised by a count that its session's flight keeps (see
-        `Session.begin_storing`); without that count, it would be taken for another one.
+        A message of QoS 2 is recognised by what its session's flight says of it (see
+        `Session.begin_storing`); without that it would be taken for another one.
         """
         for queue, batch in turn.batches.items():
             self._begin(turn, self._send(turn, queue, batch))
