@@ -29,6 +29,8 @@ test: setup ## Run the tests.
 	@tools/get-program redis-server valkey-server
 	@tools/get-program memcached
 	@tools/get-program libcoap3-bin coap-client-notls coap-client
+	@tools/get-program mosquitto
+	@tools/get-program mosquitto-clients mosquitto_pub
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 check: setup ## Lint, check types and style.
