@@ -240,6 +240,10 @@ class Server:
         await self._mqtt.open()
         if config.mqtt >= 0:
             self.mqtt_port = await self._mqtt.listen(config.host, config.mqtt, tls)
+        if config.mqtt_ws >= 0:
+            self.mqtt_ws_port = await self._mqtt.listen(
+                config.host, config.mqtt_ws, tls, websocket=True
+            )
 
     async def _start_coap(self) -> None:
         """Listen for CoAP, if it is wanted."""
