@@ -12,7 +12,7 @@ from ringdove.stores.embedded.replica import Member, Replica
 from stores.driver import Driver
 from tiers.copying import DirectCopy, Owner, entries
 
-STEPS = 250
+STEPS = 150
 
 
 def primary_entries(store):
@@ -29,7 +29,7 @@ def replica_entries(replica):
     return entries(list(replica._environments.values()))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_copy_equals_the_original_after_anything(tmp_path, clock, seed):
     store = EmbeddedStore(tmp_path / "a", clock, seed=seed)
     owner = Owner(store, clock, seed)
@@ -43,7 +43,7 @@ def test_the_copy_equals_the_original_after_anything(tmp_path, clock, seed):
             owner.step()
     for step in range(STEPS):
         owner.step()
-        if step % 100 == 50:
+        if step == STEPS // 2:
             run(store.compact())
     written = primary_entries(store)
     assert replica_entries(copy.replica) == written

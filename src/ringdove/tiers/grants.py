@@ -17,7 +17,7 @@ two clocks are compared; a manager that has just started waits a whole lease. Th
 before it asked, and stops at `OWN_SHARE` of the lease. It asked before the record changed, and the
 record changed before any manager saw it so: the holder's count began first, and ends first as long
 as the clocks' rates differ by less than the share left, ten per cent and more. Delays on the way
-only make the manager's count begin later.
+only make the manager's count begin later. The holder's clock goes on while its machine sleeps.
 
 Acknowledged data does not depend on clocks at all: the holder acknowledges what the copy has
 confirmed, or what it did after recording that there is no copy; and that record is refused when

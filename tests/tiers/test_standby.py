@@ -1,0 +1,226 @@
+"""Hot standby (M6): the standby takes over, nothing acknowledged is lost, and two never serve.
+
+Real processes, a real manager, and networks between them that can be cut.
+"""
+
+import itertools
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+import ringdove
+from ringdove import errors
+from ringdove.pair import check
+from ringdove.server import ServerConfig
+from server.running import wait_for
+from tiers.pairs import GRANT_MS, Pair, cut, heal
+
+
+@pytest.fixture
+def pair(tmp_path):
+    with Pair(tmp_path) as running:
+        running.wait_in_sync()
+        yield running
+
+
+def send_some(url, count=10):
+    with ringdove.connect(url) as rd:
+        queue = rd.create_queue("q")
+        for number in range(count):
+            queue.send(b"%d" % number)
+
+
+def stored(url, queue="q"):
+    with ringdove.connect(url) as rd:
+        return rd.queue(queue).stats().messages
+
+
+class Load:
+    """Senders and receivers of one exactly-once queue, and what they were promised."""
+
+    def __init__(self, url, senders=3, receivers=2):
+        self.url = url
+        self.acknowledged = []
+        self.done = set()
+        #: Messages that came again after they were done.
+        self.again = []
+        self.failures = []
+        self.took_s = 0.0
+        self._ended = threading.Event()
+        with ringdove.connect(url) as rd:
+            queue = rd.create_queue("load", delivery="exactly-once", lease_ms=2_000)
+            queue.subscribe("audit", keep_default=True)
+        works = [(self._send, n) for n in range(senders)] + [(self._receive, 0)] * receivers
+        self._threads = [
+            threading.Thread(target=self._run, args=work, daemon=True) for work in works
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, work, number):
+        try:
+            with ringdove.connect(self.url) as rd:
+                work(rd.queue("load"), number)
+        except Exception as error:
+            self.failures.append(error)
+
+    def _send(self, queue, number):
+        for count in itertools.count():
+            if self._ended.is_set():
+                return
+            body = b"%d-%d" % (number, count)
+            began_s = time.monotonic()
+            queue.send(body)
+            self.took_s = max(self.took_s, time.monotonic() - began_s)
+            self.acknowledged.append(body)
+
+    def _receive(self, queue, _):
+        while not self._ended.is_set():
+            batch = queue.receive(max=20, wait=0.2)
+            self.again += [body for body in batch.bodies() if body in self.done]
+            if batch:
+                try:
+                    batch.ack()
+                except errors.ReceiptStale:
+                    continue
+                self.done.update(batch.bodies())
+
+    def wait(self, condition, what):
+        """Wait for something, unless somebody has failed."""
+        wait_for(lambda: self.failures or condition(), what)
+        assert self.failures == []
+
+    def end(self):
+        """Stop everybody; what is in the queue, read from its beginning."""
+        self._ended.set()
+        for thread in self._threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        found = Counter()
+        with ringdove.connect(self.url) as rd:
+            queue = rd.queue("load")
+            while batch := queue.receive(max=1_000, wait=0.2, subscription="audit"):
+                found.update(batch.bodies())
+                batch.ack()
+        return found
+
+
+def test_a_killed_primary_is_replaced_and_nothing_acknowledged_is_lost(pair, record_property):
+    load = Load(pair.url)
+    load.wait(lambda: len(load.done) > 50, "messages come through")
+    before = len(load.acknowledged)
+    pair.a.kill()
+    killed_s = time.monotonic()
+    pair.b.wait_serving()
+    figures = {"served after_s": round(time.monotonic() - killed_s, 2), "lease_s": GRANT_MS / 1000}
+    load.wait(lambda: len(load.acknowledged) > before + 100, "sends go on")
+    found = load.end()
+    figures |= {"longest send_s": round(load.took_s, 2), "messages": sum(found.values())}
+    print(figures)
+    record_property("figures", figures)
+    assert load.failures == []
+    assert load.again == []
+    assert set(load.acknowledged) <= set(found), "an acknowledged message is lost"
+    assert set(found.values()) == {1}, "a message is stored twice"
+
+    pair.a.start()  # It comes back as the standby of the other, by a copy of everything.
+    pair.a.wait_standing_by()
+    pair.wait_in_sync()
+    assert pair.grant.url == pair.b.url
+    pair.b.kill()
+    pair.a.wait_serving()
+    with ringdove.connect(pair.url) as rd:
+        assert not rd.queue("load").receive(subscription="audit"), "what is done stays done"
+
+
+def test_a_primary_cut_off_from_its_standby_goes_on_alone_and_the_standby_never_serves(pair):
+    send_some(pair.url)
+    cut(pair.between)
+    send_some(pair.url)
+    assert pair.grant.in_sync == "", "recorded out before the first send that it lacks was answered"
+    pair.a.kill()
+    time.sleep(2 * GRANT_MS / 1000)
+    assert pair.b.standing_by, "it lacks what was acknowledged"
+    pair.a.start()
+    pair.a.wait_serving()
+    assert stored(pair.url) == 20
+    heal(pair.between)
+    pair.wait_in_sync()
+
+
+def test_a_standby_that_is_silent_is_let_go_after_the_stated_time(tmp_path):
+    with Pair(tmp_path, "--standby-timeout-ms", "300") as pair:
+        pair.wait_in_sync()
+        pair.between.harm = lambda _: "drop"
+        send_some(pair.url)
+        assert pair.grant.in_sync == ""
+        heal(pair.between)
+        pair.between.cut()
+        pair.wait_in_sync()
+
+
+def test_a_primary_cut_off_from_the_manager_stops_before_the_standby_serves(pair):
+    send_some(pair.url)
+    cut(pair.to_manager)
+    pair.b.wait_serving()
+    wait_for(lambda: pair.a.said_at("serving no more"), "the primary stops")
+    assert pair.a.said_at("serving no more") < pair.b.said_at("serving ")
+    send_some(pair.url)
+    assert stored(pair.url) == 20
+    heal(pair.to_manager)
+    pair.a.wait_standing_by()
+    pair.wait_in_sync()
+    assert pair.a.standing_by
+    assert pair.b.serving
+
+
+def test_a_primary_without_standby_needs_no_manager(pair):
+    pair.b.kill()
+    wait_for(lambda: not pair.grant.in_sync, "the standby is out")
+    cut(pair.to_manager)
+    time.sleep(1.5 * GRANT_MS / 1000)
+    send_some(pair.url)
+    assert pair.a.serving
+
+
+def test_a_primary_that_ends_in_good_order_hands_over_at_once(pair):
+    send_some(pair.url)
+    assert pair.a.terminate() == 0
+    wait_for(lambda: pair.b.serving or pair.grant.released, "it gives its lease back")
+    pair.b.wait_serving()
+    assert stored(pair.url) == 10
+
+
+def test_sends_are_refused_without_a_standby_where_one_is_required(tmp_path):
+    with Pair(tmp_path, "--standby-required") as pair:
+        pair.wait_in_sync()
+        send_some(pair.url)
+        pair.b.kill()
+        wait_for(lambda: not pair.grant.in_sync, "the standby is out")
+        with ringdove.connect(pair.url) as rd:
+            queue = rd.queue("q")
+            with pytest.raises(errors.StoreUnavailable, match="No standby is in sync"):
+                queue.send(b"refused")
+            assert len(queue.receive(max=3)) == 3, "receiving goes on"
+        pair.b.start()
+        pair.wait_in_sync()
+        assert stored(pair.url) == 10
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"store": "redis://127.0.0.1:1"}, "On a fabric a standby is not needed"),
+        ({"memory": True}, "--memory has none"),
+        ({"managers": None}, "without a manager"),
+        ({"name": None}, "needs --name"),
+        ({"standby_of": "ringdove://127.0.0.1:1"}, "not both"),
+        ({"standby_timeout_ms": 0}, "must be above 0"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options, reason):
+    chosen = {"name": "core", "managers": "ringdove://127.0.0.1:1", "with_standby": True}
+    with pytest.raises(errors.InvalidArgument, match=reason):
+        check(ServerConfig(**{**chosen, **options}))
