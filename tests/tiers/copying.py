@@ -16,7 +16,7 @@ from ringdove.stores.embedded.replica import Member, Replica
 from ringdove.stores.embedded.shipping import END, START, Progress, attach, read_on
 
 #: So small that a copy of a busy store takes many pieces.
-PIECE_BYTES = 4_000
+PIECE_BYTES = 1_500
 
 
 class DirectCopy:
@@ -29,11 +29,14 @@ class DirectCopy:
         self.commits = 0
         self._left = [(writer, START) for writer in attach(store, self, self.progress)]
 
-    def ship(self, durability: Any, edits: list[Any]) -> None:
+    def send(self, durability: Any, edits: list[Any]) -> None:
         self.commits += 1
         due = self.progress.due(durability, edits)
         # As they would arrive: values are bytes, and no longer the primary's memory.
         self.replica.apply(durability, [(n, bytes(k), v and bytes(v)) for n, k, v in due])
+
+    def confirm(self, durability: Any) -> None:
+        """It has arrived already."""
 
     def step(self) -> bool:
         """Copy the next piece; False when there is none."""

@@ -1,9 +1,10 @@
 """A standby's directory is an exact copy of the primary's, key for key, whatever happens there."""
 
+import lmdb
 import pytest
 
 from ringdove.core.settings import QueueSettings
-from ringdove.errors import FormatUnknown, StoreLocked
+from ringdove.errors import FormatUnknown, StoreLocked, StoreUnavailable
 from ringdove.pending import run
 from ringdove.stores.base import StripeId
 from ringdove.stores.embedded import EmbeddedStore
@@ -73,6 +74,30 @@ def test_the_copy_opens_as_a_store_and_goes_on(tmp_path, clock):
     assert other.count(5, 10, producer=b"p", sequence=5, span=5).duplicate
     assert other.receive() == [b"%d" % number for number in range(done, 10)]
     run(other.store.close())
+
+
+def test_a_commit_that_fails_here_is_taken_back_there(tmp_path, clock, monkeypatch):
+    store = EmbeddedStore(tmp_path / "a", clock)
+    driver = Driver(store, clock, "disk").make(delivery="exactly-once")
+    driver.count(0, 5, producer=b"p", sequence=0, span=5)
+    copy = DirectCopy(store, tmp_path / "b")
+    while copy.step():
+        pass
+    send = copy.send
+
+    def send_and_fail(durability, edits):
+        send(durability, edits)
+        monkeypatch.setattr(copy, "send", send)
+        raise lmdb.DiskError("the disk has failed")
+
+    monkeypatch.setattr(copy, "send", send_and_fail)
+    with pytest.raises(StoreUnavailable):
+        driver.count(5, 10, producer=b"p", sequence=5, span=5)
+    assert replica_entries(copy.replica) == primary_entries(store)
+    assert not driver.count(5, 10, producer=b"p", sequence=5, span=5).duplicate
+    assert replica_entries(copy.replica) == primary_entries(store)
+    run(store.close())
+    copy.replica.close()
 
 
 def test_an_environment_that_comes_later_is_copied_too(tmp_path, clock):

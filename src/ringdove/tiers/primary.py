@@ -190,35 +190,39 @@ class Follower:
         self._changed = threading.Condition()
         self._sent: dict[Durability, int] = {"disk": 0, "memory": 0}
         self._applied: dict[Durability, int] = {"disk": 0, "memory": 0}
+        #: Seconds to wait for what was sent last.
+        self._most_s: dict[Durability, float] = {}
         self._left = asyncio.Event()
 
     # -- for the store: called by whoever leads a commit ----------------------------------------
 
-    def ship(self, durability: Durability, edits: list[Edit]) -> RingdoveError | None:
+    def send(self, durability: Durability, edits: list[Edit]) -> None:
         """See Shipping."""
         due = self._progress.due(durability, edits)
-        nbytes = self._send(durability, due) if due else 0
-        self._confirm(durability, nbytes)
+        if due:
+            self._send(durability, due)
+
+    def confirm(self, durability: Durability) -> RingdoveError | None:
+        """See Shipping."""
+        self._await(durability)
         return self._primary.doubt()
 
-    def _confirm(self, durability: Durability, nbytes: int) -> None:
-        """Wait until the standby has what was sent last, `nbytes` of it, or is out."""
+    def _await(self, durability: Durability) -> None:
+        """Wait until the standby has what was sent last, or is out."""
         began_s = time.monotonic()
-        most_s = self._primary.options.timeout_ms / 1000 + nbytes / _SLOWEST_BYTES_PER_S
         with self._changed:
             while self._applied[durability] < self._sent[durability]:
                 if self.stage is Stage.OUT:
                     return
                 self._primary.check()
-                if time.monotonic() - began_s > most_s:
+                if time.monotonic() - began_s > self._most_s[durability]:
                     self._soon(self.stop, f"it did not confirm a commit within {_ms(began_s)} ms")
                 self._changed.wait(_LOOK_S)
 
-    def _send(self, durability: Durability, edits: list[Edit], *, whole: bool = False) -> int:
-        """Send edits as one commit; answers how many bytes that were."""
+    def _send(self, durability: Durability, edits: list[Edit], *, whole: bool = False) -> None:
         with self._changed:
             if self.stage is Stage.OUT:
-                return 0
+                return
             number = self._sent[durability] = self._sent[durability] + 1
         nbytes = 0
         for piece, more in _pieces(edits):
@@ -226,7 +230,8 @@ class Follower:
             meta = messages.encode(commit)
             nbytes += len(meta)
             self._soon(self._wire.send_commit, self._number, meta)
-        return nbytes
+        stated_s = self._primary.options.timeout_ms / 1000
+        self._most_s[durability] = stated_s + nbytes / _SLOWEST_BYTES_PER_S
 
     def _soon(self, call: Callable[..., None], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # The loop was closed.
@@ -270,12 +275,13 @@ class Follower:
                 with writer.paused():
                     edits, place = read_on(writer.env, place, _PIECE_BYTES)
                     self._progress.advance(durability, place)
-                    nbytes = self._send(durability, edits)
-                self._arrive(durability, nbytes)
-        self._arrive("disk", self._send("disk", [], whole=True))
+                    self._send(durability, edits)
+                self._arrive(durability)
+        self._send("disk", [], whole=True)
+        self._arrive("disk")
 
-    def _arrive(self, durability: Durability, nbytes: int) -> None:
-        self._confirm(durability, nbytes)
+    def _arrive(self, durability: Durability) -> None:
+        self._await(durability)
         if self.stage is not Stage.COPYING:
             raise ConnectionClosed("The standby has gone.")
 

@@ -32,13 +32,17 @@ Edit = tuple[int, bytes, "Buffer | None"]
 
 
 class Shipping(Protocol):
-    """Takes commits to a standby."""
+    """Takes commits to a standby. Called by whoever leads a commit."""
 
-    def ship(self, durability: Durability, edits: list[Edit]) -> RingdoveError | None:
-        """Wait until the edits of a commit are on the standby too, or the standby is recorded out.
+    def send(self, durability: Durability, edits: list[Edit]) -> None:
+        """Send the edits of a commit, without waiting."""
+        ...
 
-        Called by whoever leads a commit, after it happened here. Answers what senders are told
-        instead of success, if a standby is required. Raises when nothing may be acknowledged.
+    def confirm(self, durability: Durability) -> RingdoveError | None:
+        """Wait until what was sent is on the standby, or the standby is recorded out.
+
+        Answers what senders are told instead of success, if a standby is required. Raises when
+        nothing may be acknowledged any more.
         """
         ...
 
@@ -53,6 +57,32 @@ class Oversight(Protocol):
     def check_append(self) -> None:
         """Raise if nothing may be appended."""
         ...
+
+
+class Parcel:
+    """What one commit ships."""
+
+    def __init__(self, env: Environment, shipping: Shipping) -> None:
+        self.edits: list[Edit] = []
+        self._env = env
+        self._shipping = shipping
+        self._sent = False
+
+    def send(self) -> None:
+        """Ship the edits: the transaction is about to be committed."""
+        self._sent = True
+        self._shipping.send(self._env.durability, self.edits)
+
+    def confirm(self) -> RingdoveError | None:
+        """See Shipping."""
+        return self._shipping.confirm(self._env.durability)
+
+    def take_back(self) -> RingdoveError | None:
+        """The transaction has failed: have the standby put back what is here."""
+        if not self._sent:
+            return None
+        self._shipping.send(self._env.durability, current(self._env, self.edits))
+        return self.confirm()
 
 
 class RecordingTxn:
@@ -173,6 +203,13 @@ def read_on(env: Environment, after: Place, bytes_max: int) -> tuple[list[Edit],
     except lmdb.Error as error:
         raise translated(error, env.path) from error
     return edits, END
+
+
+def current(env: Environment, edits: Iterable[Edit]) -> list[Edit]:
+    """Edits that give the keys of others the values that they have now."""
+    with env.lmdb.begin() as txn:
+        places = dict.fromkeys((number, key) for number, key, _ in edits)
+        return [(n, key, txn.get(key, db=env.db[DATABASES[n]])) for n, key in places]
 
 
 def apply_edits(env: Environment, edits: Iterable[Edit]) -> None:

@@ -10,8 +10,8 @@ changed index entries collected. *Write* puts it all into the LMDB transaction a
 it, both without the lock, so receivers go on meanwhile. *Publish* makes the new tail visible and
 answers. Nobody sees a message before it is as durable as promised. If anything fails before
 publishing, nothing has happened: appended blocks were never visible, and collected index changes
-are put back for the next commit. While a standby follows (shipping.py), what was committed is
-shipped to it, and published when it has it too.
+are put back for the next commit. While a standby follows (shipping.py), what is written is shipped
+to it as well, both disks sync at the same time, and it is published when both have it.
 
 Ctrl-C may strike the leader anywhere. Operations therefore stay queued until they are answered, and
 a commit stays `_unsettled` until it is published or put back: the next leader finishes either
@@ -35,7 +35,7 @@ from ringdove.pending import Pending
 from ringdove.stores.base import STRIPE_KEY_BYTES
 from ringdove.stores.embedded.append import Append, apply_append
 from ringdove.stores.embedded.environment import translated
-from ringdove.stores.embedded.shipping import RecordingTxn
+from ringdove.stores.embedded.shipping import Parcel, RecordingTxn
 from ringdove.stores.embedded.state import (
     NUMBER,
     OFFSET,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from ringdove.core.index import Index
     from ringdove.core.runs import IndexChanges
     from ringdove.stores.embedded.environment import Directory, Environment
-    from ringdove.stores.embedded.shipping import Edit, Shipping
+    from ringdove.stores.embedded.shipping import Shipping
 
 
 _log = logging.getLogger(__name__)
@@ -333,30 +333,41 @@ class Writer:
         self._commit_s += (time.perf_counter() - began_s - self._commit_s) * _COMMIT_WEIGHT
         return failure
 
-    def _write(self, commit: GroupCommit, edits: list[Edit] | None = None) -> None:
-        """The transaction; what it changes goes to `edits`, if given."""
+    def _write(self, commit: GroupCommit, parcel: Parcel | None = None) -> None:
+        """The transaction; with a parcel, what it changes is shipped just before it happens."""
         txn = self.env.lmdb.begin(write=True, buffers=True)
         try:
-            used = txn if edits is None else RecordingTxn(txn, self.env, edits)
+            used = txn if parcel is None else RecordingTxn(txn, self.env, parcel.edits)
             with self.lock:
                 commit.apply(used)
             commit.write(used)
             commit.txn_id = txn.id()
+            if parcel is not None:
+                parcel.send()
             txn.commit()
         except BaseException:
             txn.abort()
             raise
 
     def _write_and_ship(self, commit: GroupCommit, shipping: Shipping) -> None:
-        """Commit here, then there; what is not confirmed is the last that is ever committed."""
-        edits: list[Edit] = []
-        self._write(commit, edits)
+        """Commit here and there; what is not confirmed is the last that is ever committed."""
+        parcel = Parcel(self.env, shipping)
         try:
-            commit.doubt = shipping.ship(self.env.durability, edits)
-        except RingdoveError as error:
-            # It is on disk and must not be seen: only opening the directory anew can go on.
-            self._given_up = error
+            self._write(commit, parcel)
+        except Exception:
+            self._or_give_up(parcel.take_back)
             raise
+        commit.doubt = self._or_give_up(parcel.confirm)
+
+    def _or_give_up(self, settle: Callable[[], RingdoveError | None]) -> RingdoveError | None:
+        """Have both directories agree; where that fails, only opening this one anew can go on."""
+        try:
+            return settle()
+        except RingdoveError as error:
+            self._given_up = error
+        except lmdb.Error as error:
+            self._given_up = translated(error, self.env.path)
+        raise self._given_up
 
 
 class GroupCommit:
