@@ -120,9 +120,11 @@ class Pair:
         port_a, port_b = free_ports(2, "127.0.0.1")
         self.manager = ServerThread(directory / "manager", http=-1, manager=True)
         self._stack.callback(self.manager.stop)
-        #: From `a` to the manager, and between `a` and `b`.
-        self.to_manager = self._stack.enter_context(BadNetwork(self.manager.port))
-        self.between = self._stack.enter_context(BadNetwork(port_a))
+        #: From `a` to the manager, from `b` to it; from `b` to `a`, and back.
+        self.to_manager = self._network(self.manager.port)
+        self.b_to_manager = self._network(self.manager.port)
+        self.between = self._network(port_a)
+        self.back = self._network(port_b)
         self.a = Member(
             directory / "a", port_a, "--name", "core", "--managers", self.to_manager.url,
             "--with-standby", "--public-url", self.between.url, *flags,
@@ -130,10 +132,18 @@ class Pair:
         self._stack.callback(self.a.close)
         self.a.wait_serving()
         self.b = Member(
-            directory / "b", port_b, "--managers", self.manager.url,
-            "--standby-of", self.between.url, *flags,
+            directory / "b", port_b, "--managers", self.b_to_manager.url,
+            "--standby-of", self.between.url, "--public-url", self.back.url, *flags,
         )  # fmt: skip
         self._stack.callback(self.b.close)
+
+    def _network(self, port: int) -> BadNetwork:
+        return self._stack.enter_context(BadNetwork(port))
+
+    @property
+    def networks(self) -> list[BadNetwork]:
+        """All that can be cut."""
+        return [self.to_manager, self.b_to_manager, self.between, self.back]
 
     @property
     def url(self) -> str:
