@@ -31,12 +31,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+#: Seconds after which one looks for messages even if none was heard of.
+_WATCH_S = 30.0
+
 
 class Deliveries:
     """See the module."""
 
-    def __init__(self, store: Store, runner: Runner, turns: Turns) -> None:
+    def __init__(self, store: Store, runner: Runner, turns: Turns, *, shared: bool) -> None:
         self._store = store
+        #: Whether others may fill a session's stripe, too.
+        self._shared = shared
         self._runner = runner
         self._turns = turns
         self.now_ms = store.clock.now_ms
@@ -102,6 +107,7 @@ class Deliveries:
 
     def resume(self, session: Session, connection: Connection) -> None:
         """A client is back: repeat what it has not completed, then go on."""
+        self.pause(session)
         session.rewind()
         for offset in sorted(session.flight.released):
             packet_id = session.packet_id_of(offset)
@@ -118,18 +124,28 @@ class Deliveries:
         if session.backlog:
             self._advance_backlog(session, connection)
             self.dirty.add(connection)
-        if session.stripe is not None and not session.pumping:
-            session.pumping = True
-            self._runner.spawn(self._pump(session), _pumped)
+        if session.stripe is not None and (session.pump is None or session.pump.over):
+            session.pump = self._runner.spawn(self._pump(session), _pumped)
+
+    def pause(self, session: Session) -> None:
+        """Read no more from the session's stripe."""
+        if session.pump is not None:
+            session.pump.cancel()
+            session.pump = None
 
     async def _pump(self, session: Session) -> None:
+        """Send what there is; on a fabric, wait for what others append, while there is room."""
         try:
-            while await self._pump_once(session):
-                pass
+            while session.stripe is not None:
+                watch = self._store.watch(session.stripe) if self._shared else None
+                if await self._pump_once(session):
+                    continue
+                connection = session.connection
+                if watch is None or connection is None or connection.room <= 0:
+                    return
+                await watch.until(_WATCH_S)
         except QueueNotFound:
             return  # The session has ended.
-        finally:
-            session.pumping = False
 
     async def _pump_once(self, session: Session) -> bool:
         """Read and send once; whether there may be more and room for it."""

@@ -23,6 +23,7 @@ from ringdove.frontends.mqtt.connection import Connection
 from ringdove.frontends.mqtt.delivery import Deliveries
 from ringdove.frontends.mqtt.downlink import Downlinks
 from ringdove.frontends.mqtt.message import Message
+from ringdove.frontends.mqtt.peers import SIGN_S, Peers
 from ringdove.frontends.mqtt.publishing import Publisher
 from ringdove.frontends.mqtt.retained import Retained
 from ringdove.frontends.mqtt.routes import Routes
@@ -83,15 +84,20 @@ class Gateway:
         self.connections: set[Connection] = set()
         rules = Rules(config.rules)
         store = broker.store
-        owner = secrets.token_hex(8)
+        self.peers = Peers(store, self.runner, secrets.token_hex(8))
         self._doorman = Doorman(broker, config.token, Permissions(config.permissions), rules)
         self.turns = Turns(broker, self.runner)
         self.routes = Routes(rules)
         self.retained = Retained()
-        self.deliveries = Deliveries(store, self.runner, self.turns)
-        self.publisher = Publisher(self.turns, self.routes, self.retained, self.deliveries)
-        self.sessions = Sessions(store, self.routes, owner)
-        self.wills = Wills(store, self.runner, self.publisher)
+        self.deliveries = Deliveries(store, self.runner, self.turns, shared=self.peers.shared)
+        self.publisher = Publisher(
+            self.turns, self.routes, self.retained, self.deliveries, self.peers
+        )
+        self.sessions = Sessions(store, self.routes, self.peers)
+        self.wills = Wills(store, self.runner, self.publisher, self.peers)
+        self.peers.on_retained = lambda message: self.retained.keep(message, None)
+        self.peers.on_session = lambda client_id: self._note(self.sessions.refresh(client_id))
+        self.peers.on_connected = self._connected_elsewhere
         self.subscriber = Subscriber(self)
         self.downlinks = Downlinks(broker, self.runner, self.routes, self.publisher)
         self._rules = rules
@@ -103,12 +109,13 @@ class Gateway:
         self._leaving = 0
         self._quiet = asyncio.Event()
         self._began_s = loop.time()
-        self._told_s = float("-inf")
+        self._told_s = self._signed_s = float("-inf")
 
     # -- beginning and end ----------------------------------------------------------------------
 
     async def open(self) -> None:
         """Read what was remembered."""
+        await self.peers.open()
         await self.sessions.load()
         await self.retained.load(self._store)
         await self.wills.load()
@@ -146,6 +153,7 @@ class Gateway:
                     self._quiet.clear()
                     await self._quiet.wait()
                 await self.turns.settled()
+            await self.peers.close()
         for connection in list(self.connections):
             connection.abort()
 
@@ -189,6 +197,7 @@ class Gateway:
         connection.keep_alive_s = self._keep_alive_s(packet)
         properties = self._welcome(packet, client_id, expiry_s)
         machine.accept(session_present=present, properties=properties)
+        self.sessions.attach(session)
         connection.let_in()
         self.deliveries.resume(session, connection)
         self.deliveries.flush()
@@ -274,12 +283,31 @@ class Gateway:
             self.wills.lost(session)
         if session.connection is connection:
             session.connection = None
+            self.deliveries.pause(session)
+            self.sessions.detach(session)
             self._note(self.sessions.leave(session, expiry_s))
 
-    def _note(self, work: Coroutine[Any, Any, None]) -> None:
+    def _connected_elsewhere(self, client_id: str) -> None:
+        """A client of this server has connected to another one, which has its session now."""
+        session = self.sessions.get(client_id)
+        if session is not None and session.connection is not None:
+            connection, session.connection = session.connection, None
+            self.wills.forget(client_id)
+            self.deliveries.pause(session)
+            self.sessions.drop(session)
+            connection.end(Reason.SESSION_TAKEN_OVER, "Another connection has begun.")
+            self._note(self.sessions.refresh(client_id))
+
+    async def _sign(self) -> None:
+        """Show that this server lives; take over what those who do not have left."""
+        await self.peers.sign()
+        self.sessions.orphan()
+        await self.wills.load()
+
+    def _note(self, work: Coroutine[Any, Any, object]) -> None:
         """Have the end of a session or will noted."""
 
-        def noted(_: None, error: BaseException | None) -> None:
+        def noted(_: object, error: BaseException | None) -> None:
             self._leaving -= 1
             self._quiet.set()
             if error is not None:
@@ -298,6 +326,9 @@ class Gateway:
             self.wills.hurry(session.client_id)
             self._note(self.sessions.expire(session))
         self.wills.sweep()
+        if self.peers.shared and now_s - self._signed_s >= SIGN_S:
+            self._signed_s = now_s
+            self._note(self._sign())
         if now_s - self._told_s >= _SYSTEM_S:
             self._told_s = now_s
             self._tell()

@@ -23,10 +23,11 @@ from ringdove.frontends.mqtt.message import Message, attributes_of, encode_messa
 from ringdove.protocol.mqtt.packets import V5, Publish, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Container, Iterable
 
     from ringdove.frontends.mqtt.connection import Connection
     from ringdove.frontends.mqtt.delivery import Deliveries
+    from ringdove.frontends.mqtt.peers import Peers
     from ringdove.frontends.mqtt.retained import Retained
     from ringdove.frontends.mqtt.routes import Route, Routes, Target
     from ringdove.frontends.mqtt.session import Session
@@ -63,12 +64,20 @@ class Publisher:
     """See the module."""
 
     def __init__(
-        self, turns: Turns, routes: Routes, retained: Retained, deliveries: Deliveries
+        self,
+        turns: Turns,
+        routes: Routes,
+        retained: Retained,
+        deliveries: Deliveries,
+        peers: Peers,
     ) -> None:
         self._turns = turns
         self._routes = routes
         self._retained = retained
         self._deliveries = deliveries
+        self._peers = peers
+        peers.on_publish = self._heard
+        peers.on_share = self._heard_share
 
     def publish(self, connection: Connection, packet: Publish) -> None:
         """A client publishes."""
@@ -139,17 +148,20 @@ class Publisher:
         message: Message | None = None,
     ) -> tuple[Message | None, Iterable[Target]]:
         """Give copies to lasting sessions and to the retained messages; who gets one later."""
-        if not packet.retain and not route.wanted:
+        if not packet.retain and not route.wanted and not self._peers.listening:
             return None, ()
         targets = route.chosen()
         if message is None:
             message = Message.of(packet, self._deliveries.now_ms())
         for target in targets:
             session = target.session
-            if message.qos and target.qos and session.stripe is not None:
+            if _in_stripe(message, target):
                 turn.append(session, encode_message(shaped(message, target)), message_id)
         if packet.retain:
-            self._retained.keep(message, None if message.topic.startswith(SYSTEM) else turn)
+            own = message.topic.startswith(SYSTEM)
+            self._retained.keep(message, None if own else turn)
+            if not own:
+                self._peers.retained(message)
         return message, targets
 
     def _refuse(
@@ -177,7 +189,34 @@ class Publisher:
                 for target in targets:
                     if not (target.no_local and target.session is session):
                         deliveries.deliver(target.session, message, target)
+                if self._peers.listening:
+                    stored = [one.session.client_id for one in targets if _in_stripe(message, one)]
+                    served = self._routes.find(message.topic).shared
+                    self._peers.publish(message, served, stored)
         deliveries.flush()
+
+    def _heard(self, message: Message, stored: Container[str]) -> None:
+        """Something was published elsewhere: give it to those whose stripe does not have it."""
+        for target in self._routes.find(message.topic).targets:
+            if target.session.client_id not in stored:
+                self._deliver_heard(message, target)
+        self._deliveries.flush()
+
+    def _heard_share(self, message: Message, pattern: str) -> None:
+        route = self._routes.find(message.topic)
+        if pattern in route.shared:
+            self._deliver_heard(message, route.member(pattern))
+            self._deliveries.flush()
+
+    def _deliver_heard(self, message: Message, target: Target) -> None:
+        session = target.session
+        if not _in_stripe(message, target):
+            self._deliveries.deliver(session, message, target)
+        elif session.connection is not None:
+            # The other server did not know of this session, or of its subscription, yet.
+            turn = self._turns.now
+            turn.append(session, encode_message(shaped(message, target)), None)
+            turn.then.append(lambda _: self._deliveries.refill(session))
 
     def _answer(
         self,
@@ -199,6 +238,11 @@ class Publisher:
                 return
             connection.stored(packet, reason)
         self._deliveries.dirty.add(connection)
+
+
+def _in_stripe(message: Message, target: Target) -> bool:
+    """Whether a session gets a message through its stripe."""
+    return bool(message.qos and target.qos and target.session.stripe is not None)
 
 
 def shaped(message: Message, target: Target) -> Message:

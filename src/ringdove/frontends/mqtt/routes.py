@@ -32,7 +32,7 @@ class Target(NamedTuple):
 class Route:
     """See the module."""
 
-    __slots__ = ("_shared", "_turn", "attributes", "key", "queue", "targets", "topic")
+    __slots__ = ("_turn", "attributes", "key", "queue", "shared", "targets", "topic")
 
     def __init__(self, topic: str, queue: str | None, key: bytes) -> None:
         self.queue = queue
@@ -42,25 +42,25 @@ class Route:
         #: The attributes of a message without properties.
         self.attributes = attributes_of(self.topic, None)
         self.targets: list[Target] = []
-        #: Per group of a shared subscription: its members, and whose turn it is.
-        self._shared: list[list[Target]] = []
+        #: The members of each group of a shared subscription, and whose turn it is.
+        self.shared: dict[str, list[Target]] = {}
         self._turn = 0
-
-    def share(self, members: list[Target]) -> None:
-        """Add a group of which one member gets each message."""
-        self._shared.append(members)
 
     @property
     def wanted(self) -> bool:
         """Whether anybody subscribes."""
-        return bool(self.targets or self._shared)
+        return bool(self.targets or self.shared)
 
     def chosen(self) -> Iterable[Target]:
         """The targets of one message."""
-        if not self._shared:
+        if not self.shared:
             return self.targets
+        return self.targets + [self.member(pattern) for pattern in self.shared]
+
+    def member(self, pattern: str) -> Target:
+        """The member of a group whose turn it is."""
         self._turn += 1
-        return self.targets + [_choose(members, self._turn) for members in self._shared]
+        return _choose(self.shared[pattern], self._turn)
 
 
 def _choose(members: list[Target], turn: int) -> Target:
@@ -123,8 +123,7 @@ class Routes:
             else:
                 own.setdefault(session, []).append(subscription)
         route.targets = [_target(session, found) for session, found in own.items()]
-        for members in groups.values():
-            route.share(members)
+        route.shared = groups
         return route
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from ringdove.frontends.mqtt.connection import Connection
     from ringdove.frontends.mqtt.message import Message
+    from ringdove.pending import Driven
 
 SESSION_PREFIX: Final = "mqtt/session/"
 FLIGHT_PREFIX: Final = "mqtt/flight/"
@@ -113,8 +114,9 @@ class Session:
     """See the module. Of a session that is not lasting, only a part is used."""
 
     __slots__ = (
-        "_last_id", "backlog", "backlog_bytes", "client_id", "connection", "cursor", "expiry_s",
-        "flight", "gone_ms", "pumping", "storing", "stripe", "subscriptions", "uid", "under_way",
+        "_last_id", "attached", "backlog", "backlog_bytes", "client_id", "connection", "cursor",
+        "expiry_s", "flight", "gone_ms", "owner", "pump", "storing", "stripe", "subscriptions",
+        "uid", "under_way", "version",
     )  # fmt: skip
 
     def __init__(self, client_id: str, uid: str, expiry_s: int = 0) -> None:
@@ -122,13 +124,18 @@ class Session:
         self.uid = uid
         self.expiry_s = expiry_s
         self.gone_ms = 0
+        #: The server that had its connection last, and the version of its record.
+        self.owner = ""
+        self.version: int | None = None
+        #: Whether other servers know what it subscribes to here.
+        self.attached = False
         self.subscriptions: dict[str, Subscription] = {}
         self.connection: Connection | None = None
         self.stripe: StripeId | None = None
         self.flight = Flight()
-        #: Where to read on in the stripe, and whether somebody does.
+        #: Where to read on in the stripe, and who does.
         self.cursor = 0
-        self.pumping = False
+        self.pump: Driven | None = None
         #: Identifier and offset of messages of the stripe that were sent over this connection.
         self.under_way: dict[int, int] = {}
         #: Identifiers of messages of QoS 2 that this process is storing.
@@ -143,15 +150,16 @@ class Session:
         """A lasting session from its records."""
         session = cls(record.client_id, record.uid, record.expiry_s)
         session.gone_ms = record.gone_ms
+        session.owner = record.owner
         session.stripe = StripeId(record.stripe, 0, 0) if record.stripe else None
         session.subscriptions = {one.pattern: one for one in record.subscriptions}
         session.flight = flight
         return session
 
-    def record(self, owner: str) -> SessionRecord:
+    def record(self) -> SessionRecord:
         """Its record."""
         return SessionRecord(
-            self.client_id, self.uid, self.expiry_s, self.gone_ms, owner,
+            self.client_id, self.uid, self.expiry_s, self.gone_ms, self.owner,
             self.stripe.queue if self.stripe is not None else 0, list(self.subscriptions.values()),
         )  # fmt: skip
 

@@ -10,7 +10,7 @@ import secrets
 from typing import TYPE_CHECKING, Final
 
 from ringdove import limits
-from ringdove.errors import LimitExceeded, PacketRefused
+from ringdove.errors import LimitExceeded, PacketRefused, RecordConflict
 from ringdove.frontends.mqtt.session import (
     FLIGHT_PREFIX,
     NEVER_S,
@@ -29,9 +29,10 @@ from ringdove.stores.base import StripeId
 
 if TYPE_CHECKING:
     from ringdove.frontends.mqtt.connection import Connection
+    from ringdove.frontends.mqtt.peers import Peers
     from ringdove.frontends.mqtt.routes import Routes
     from ringdove.protocol.mqtt.packets import Connect
-    from ringdove.stores.base import Store
+    from ringdove.stores.base import Record, Store
 
 #: Records that one look at the store takes.
 _PAGE: Final = 1_000
@@ -43,10 +44,10 @@ _ENDED_PER_SWEEP_MAX: Final = 1_000
 class Sessions:
     """See the module."""
 
-    def __init__(self, store: Store, routes: Routes, owner: str) -> None:
+    def __init__(self, store: Store, routes: Routes, peers: Peers) -> None:
         self._store = store
         self._routes = routes
-        self._owner = owner
+        self._peers = peers
         self._known: dict[str, Session] = {}
         #: Clients whose session is being opened or ended.
         self._busy: dict[str, Pending[None]] = {}
@@ -63,24 +64,71 @@ class Sessions:
     async def load(self) -> None:
         """Read the lasting sessions. None of them has a connection here."""
         after = ""
-        now_ms = self._store.clock.now_ms()
         while records := await self._store.scan(SESSION_PREFIX, after, _PAGE):
             for record in records:
-                await self._load(record.value, now_ms)
+                await self._load(record)
             after = records[-1].key
+        self.orphan()
 
-    async def _load(self, value: bytes, now_ms: int) -> None:
-        stored = decode_session(value)
+    def orphan(self) -> None:
+        """Sessions whose server has ended have no connection any more."""
+        now_ms = self._store.clock.now_ms()
+        for session in self._known.values():
+            if session.connection is None and session.owner not in self._peers.alive:
+                session.gone_ms = session.gone_ms or now_ms
+
+    async def refresh(self, client_id: str) -> Session | None:
+        """The session as its record says it is now, which another server may have written."""
+        record = await self._store.get(SESSION_PREFIX + record_name(client_id))
+        known = self._known.get(client_id)
+        if record is None:
+            if known is not None and known.version is not None and known.connection is None:
+                self.drop(known)
+            return None
+        if known is not None and known.version == record.version:
+            return known
+        if known is not None and known.connection is not None:
+            return known
+        return await self._load(record)
+
+    async def _load(self, record: Record) -> Session:
+        stored = decode_session(record.value)
         found = await self._store.get(FLIGHT_PREFIX + record_name(stored.client_id))
         session = Session.load(stored, decode_flight(found.value) if found else Flight())
-        session.gone_ms = session.gone_ms or now_ms
+        session.version = record.version
         if session.stripe is not None:
             await self._open_stripe(session)
             for offset in session.flight.released:
                 session.finish(offset)
+        before = self._known.get(session.client_id)
+        if before is not None:
+            self.drop(before)
         self._known[session.client_id] = session
         for subscription in session.subscriptions.values():
             self._routes.add(session, subscription)
+        return session
+
+    def drop(self, session: Session) -> None:
+        """Forget a session here, whatever is stored of it."""
+        self.detach(session)
+        for pattern in session.subscriptions:
+            self._routes.remove(session, pattern)
+        if self._known.get(session.client_id) is session:
+            del self._known[session.client_id]
+
+    def attach(self, session: Session) -> None:
+        """Its client is connected here: other servers must know what it wants to see."""
+        if not session.attached:
+            session.attached = True
+            for pattern in session.subscriptions:
+                self._peers.subscribed(pattern)
+
+    def detach(self, session: Session) -> None:
+        """Its client is connected here no more."""
+        if session.attached:
+            session.attached = False
+            for pattern in session.subscriptions:
+                self._peers.unsubscribed(pattern)
 
     async def _open_stripe(self, session: Session) -> None:
         """See that the stripe is there, and how far the client has come in it."""
@@ -109,6 +157,8 @@ class Sessions:
         self, connection: Connection, packet: Connect, client_id: str, expiry_s: int
     ) -> tuple[Session, bool]:
         session = self._known.get(client_id)
+        if self._peers.shared and (session is None or session.connection is None):
+            session = await self.refresh(client_id) or self._known.get(client_id)
         if session is not None and session.connection is not None:
             before, session.connection = session.connection, None
             before.end(Reason.SESSION_TAKEN_OVER, "Another connection has begun.")
@@ -125,16 +175,22 @@ class Sessions:
         was_lasting = session.lasting
         session.expiry_s = expiry_s
         session.gone_ms = 0
+        session.owner = self._peers.name
+        session.version = None
         session.connection = connection
         connection.session = session
+        self._peers.connected(client_id)
         if session.lasting or was_lasting:
             await self.save(session)
         return session, present
 
     async def save(self, session: Session) -> None:
-        """Write the session's record."""
+        """Write the session's record, unless another server has it by now: RecordConflict."""
         key = SESSION_PREFIX + record_name(session.client_id)
-        await self._store.put(key, encode_record(session.record(self._owner)))
+        expect = session.version if self._peers.shared else None
+        record = await self._store.put(key, encode_record(session.record()), expect)
+        session.version = record.version
+        self._peers.session(session.client_id)
 
     async def give_stripe(self, session: Session) -> None:
         """See that a lasting session has a stripe for its messages.
@@ -144,10 +200,10 @@ class Sessions:
         if session.stripe is not None or not session.lasting:
             return
         stripe = StripeId(secrets.randbits(62) | 1, 0, 0)
-        record = session.record(self._owner)
+        record = session.record()
         record.stripe = stripe.queue
         key = SESSION_PREFIX + record_name(session.client_id)
-        await self._store.put(key, encode_record(record))
+        session.version = (await self._store.put(key, encode_record(record))).version
         await self._store.create(stripe, STRIPE_SETTINGS, 1)
         session.stripe = session.stripe or stripe
 
@@ -162,26 +218,25 @@ class Sessions:
             if session.client_id not in self._busy:
                 await self._end(session)
             return
-        await self.save(session)
+        try:
+            await self.save(session)
+        except RecordConflict:
+            return  # Another server has taken it over.
         key = FLIGHT_PREFIX + record_name(session.client_id)
         await self._store.put(key, encode_record(session.flight))
 
     async def _end(self, session: Session) -> None:
         """Forget a session and everything that waits for it."""
-        for pattern in session.subscriptions:
-            self._routes.remove(session, pattern)
+        self.drop(session)
         session.subscriptions = {}
-        if self._known.get(session.client_id) is session:
-            del self._known[session.client_id]
         name = record_name(session.client_id)
         if session.stripe is not None:
             stripe, session.stripe = session.stripe, None
             await self._store.delete(stripe)
+        if session.version is not None:
             await self._store.remove(FLIGHT_PREFIX + name)
             await self._store.remove(SESSION_PREFIX + name)
-        elif session.lasting or session.flight.releases:
-            await self._store.remove(FLIGHT_PREFIX + name)
-            await self._store.remove(SESSION_PREFIX + name)
+            self._peers.session(session.client_id)
 
     def expired(self) -> list[Session]:
         """Sessions whose time is over, some at a time."""

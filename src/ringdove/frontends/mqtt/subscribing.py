@@ -56,10 +56,12 @@ class Subscriber:
             if any(one.qos for one, _ in granted):
                 await self._gateway.sessions.give_stripe(session)
             await self._gateway.sessions.save(session)
-        for one, _ in granted:
+        for one, new in granted:
             subscription = session.subscriptions.get(one.pattern)
             if subscription is not None:
                 self._gateway.routes.add(session, subscription)
+                if new:
+                    self._gateway.peers.subscribed(one.pattern)
                 self._gateway.downlinks.subscribed(one.pattern)
         if not connection.open:
             return
@@ -67,6 +69,7 @@ class Subscriber:
         for one, new in granted:
             if one.retain_handling == 0 or (one.retain_handling == 1 and new):
                 self._send_retained(connection, session, session.subscriptions[one.pattern])
+        self._gateway.deliveries.refill(session)
         connection.flush()
 
     def _judge(self, connection: Connection, session: Session, wanted: Filter) -> int:
@@ -124,6 +127,7 @@ class Subscriber:
                 reasons.append(Reason.NO_SUBSCRIPTION_EXISTED)
             else:
                 self._gateway.routes.remove(session, pattern)
+                self._gateway.peers.unsubscribed(pattern)
                 reasons.append(Reason.SUCCESS)
         if session.lasting:
             await self._gateway.sessions.save(session)

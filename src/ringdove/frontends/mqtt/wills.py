@@ -20,6 +20,7 @@ from ringdove.frontends.mqtt.session import NEVER_S, WILL_PREFIX, encode_record,
 
 if TYPE_CHECKING:
     from ringdove.errors import RingdoveError
+    from ringdove.frontends.mqtt.peers import Peers
     from ringdove.frontends.mqtt.publishing import Publisher
     from ringdove.frontends.mqtt.session import Session
     from ringdove.pending import Runner
@@ -37,6 +38,8 @@ class _Will(msgspec.Struct, array_like=True):
     delay_s: int
     #: Seconds after its publication for which anybody wants it; 0 for ever.
     expiry_s: int
+    #: The server that its client is connected to.
+    owner: str
     #: When it is to be published; 0 while its client is connected.
     due_ms: int = 0
 
@@ -47,21 +50,24 @@ _decode = msgspec.msgpack.Decoder(_Will).decode
 class Wills:
     """See the module."""
 
-    def __init__(self, store: Store, runner: Runner, publisher: Publisher) -> None:
+    def __init__(self, store: Store, runner: Runner, publisher: Publisher, peers: Peers) -> None:
         self._store = store
         self._runner = runner
         self._publisher = publisher
+        self._peers = peers
         self._wills: dict[str, _Will] = {}
         #: Those whose client is gone.
         self._due: dict[str, _Will] = {}
 
     async def load(self) -> None:
-        """Read the wills of clients that were connected, or gone, when the server ended."""
+        """Read the wills of clients whose server has ended, this one's of earlier included."""
         after = ""
         grace_ms = self._store.clock.now_ms() + limits.MQTT_WILL_GRACE_S * 1000
         while records := await self._store.scan(WILL_PREFIX, after, _PAGE):
             for record in records:
                 will = _decode(record.value)
+                if will.owner in self._peers.alive or will.client_id in self._wills:
+                    continue
                 will.due_ms = max(will.due_ms, grace_ms + will.delay_s * 1000 * (not will.due_ms))
                 self._wills[will.client_id] = self._due[will.client_id] = will
             after = records[-1].key
@@ -75,15 +81,20 @@ class Wills:
         properties = packet.properties or {}
         delay_s = properties.get("will_delay_interval", 0)
         expiry_s = properties.get("message_expiry_interval", 0)
-        will = _Will(client_id, Message.of(packet, 0), delay_s, expiry_s)
+        will = _Will(client_id, Message.of(packet, 0), delay_s, expiry_s, self._peers.name)
         self._wills[client_id] = will
         await self._store.put(WILL_PREFIX + record_name(client_id), encode_record(will))
 
     async def void(self, client_id: str) -> None:
         """A client has said goodbye, or has come back without a will."""
         self._due.pop(client_id, None)
-        if self._wills.pop(client_id, None) is not None:
+        if self._wills.pop(client_id, None) is not None or self._peers.shared:
             await self._store.remove(WILL_PREFIX + record_name(client_id))
+
+    def forget(self, client_id: str) -> None:
+        """The client is connected elsewhere: its will is another server's."""
+        self._wills.pop(client_id, None)
+        self._due.pop(client_id, None)
 
     def lost(self, session: Session) -> None:
         """A client has gone without a word: its will is due after its delay or with its session."""
@@ -115,6 +126,17 @@ class Wills:
 
     def _publish(self, will: _Will) -> None:
         self._due.pop(will.client_id, None)
+        if self._peers.shared:
+            self._runner.spawn(self._claim(will), _noted)
+        else:
+            self._publish_now(will)
+
+    async def _claim(self, will: _Will) -> None:
+        """Of several servers that find a will, the one that removes it publishes it."""
+        if await self._store.remove(WILL_PREFIX + record_name(will.client_id)):
+            self._publish_now(will)
+
+    def _publish_now(self, will: _Will) -> None:
         now_ms = self._store.clock.now_ms()
         will.message.expires_ms = now_ms + will.expiry_s * 1000 if will.expiry_s else 0
         self._publisher.publish_message(will.message, partial(self._published, will))
