@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench torture experiments docs lock clean
+.PHONY: help setup demo demo-fabric test check format bench torture experiments docs lock clean
 
 help: ## Show what can be made.
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | \
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | \
 	    while IFS='|' read -r target text; do printf '%-20s %s\n' "$$target" "$$text"; done
 
 setup: $(STAMP) ## Install Ringdove and its tools into .venv, at locked versions.
@@ -22,8 +22,12 @@ $(STAMP): requirements/dev.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: setup ## Send a million messages through the engine, and check every one.
+demo: setup ## A fleet of meters, a pipeline on Spark, things that go wrong: two minutes, with a report.
 	@$(BIN)/ringdove demo
+
+demo-fabric: setup ## The same on five servers in two rings, one of which is killed half way.
+	@tools/get-program redis-server valkey-server
+	@$(BIN)/ringdove demo --fabric
 
 test: setup ## Run the tests.
 	@tools/get-program redis-server valkey-server
@@ -64,7 +68,7 @@ experiments: setup ## Repeat the experiments of the source documents: figures an
 	@ls experiments/out
 
 docs: setup ## Build the documentation as a site, in site/, that works without a network.
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "site/index.html"
 
 lock: ## Choose the newest versions that pyproject.toml allows, and lock them.

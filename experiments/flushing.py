@@ -263,6 +263,6 @@ def plot(result: dict[str, Any], path: Path) -> None:
     for axes, name, text in zip(
         panels, ("lost", "again"), ("messages lost", "messages that came again"), strict=True
     ):
-        axes.bar(names, [row[name] for row in result["flushing"]])
+        axes.bar(names, [row[name] for row in result["flushing"]], label=name)
         axes.set_title(text)
     save(figure, panels, path)

@@ -31,10 +31,10 @@ METRIC = re.compile(r"\bringdove_\w+")
 def metrics() -> set[str]:
     """The names that a real server tells Prometheus."""
     with (
-        ServerThread("nowhere", memory=True) as server,
+        ServerThread("nowhere", memory=True, manager=True) as server,
         urllib.request.urlopen(f"http://127.0.0.1:{server.http_port}/metrics") as answer,
     ):
-        return set(re.findall(r"^# TYPE (\w+)", answer.read().decode(), flags=re.MULTILINE))
+        return set(re.findall(r"^(?:# TYPE )?(ringdove_\w+)", answer.read().decode(), re.MULTILINE))
 
 
 def dockerfile(instruction: str) -> list[str]:

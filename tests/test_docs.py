@@ -11,6 +11,7 @@ What a fence says of a block:
 Blocks of a page run in order. Ports of the documentation become those of the server.
 """
 
+import contextlib
 import itertools
 import json
 import os
@@ -27,6 +28,7 @@ from typing import NamedTuple
 
 import pytest
 import yaml
+from cyclopts import MissingArgumentError
 
 from ringdove.cli import EXIT_OK, run
 from ringdove.cli.app import app
@@ -106,7 +108,7 @@ class Reader:
         script = f"set -a; touch vars; . ./vars; set -e\n{text}\nexport -p > vars"
         done = subprocess.run(
             ["bash", "-u", "-o", "pipefail", "-c", script], cwd=self.directory, env=self.environment(),
-            capture_output=True, text=True, check=False, timeout=PATIENCE_S * 2,
+            capture_output=True, text=True, check=False, timeout=PATIENCE_S * 4,
         )  # fmt: skip
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
 
@@ -187,15 +189,23 @@ def test_commands_exist_and_blocks_are_of_a_known_kind(page):
             case "yaml":
                 list(yaml.safe_load_all(block.text))
             case kind:
-                assert kind in ("python", "text", "hex", "hcl")
+                assert kind in ("python", "text", "hex", "hcl", "ini")
 
 
 def check_command(words: list[str]) -> None:
     """Fail unless these are words that the command line takes."""
-    while words and words[0] in ("--data", "--url"):
+    while words[0] in ("--data", "--url"):
         words = words[2:]
     if words not in (["--help"], ["--version"]):
         app.parse_args(words, exit_on_error=False, print_error=False)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_named_in_passing_exist(page):
+    prose = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    for span in re.findall(r"`ringdove ([^`|]+)`", prose):
+        with contextlib.suppress(MissingArgumentError):  # It may be named without them.
+            check_command(shlex.split(span.removesuffix(" ...")))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -231,7 +241,7 @@ def test_the_tests_that_prove_guarantees_exist():
 
 def test_the_site_builds_and_asks_nobody_else_for_anything(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
     )  # fmt: skip

@@ -226,7 +226,7 @@ class PacketRefused(RemoteProtocolError):
 
     code = "packet_refused"
 
-    def __init__(self, message: str, reason: int) -> None:
+    def __init__(self, message: str, reason: int = 0x82) -> None:
         super().__init__(message)
-        #: MQTT's reason code, to be told to the other side.
+        #: MQTT's reason code, to be told to the other side; a protocol error unless more is known.
         self.reason = reason

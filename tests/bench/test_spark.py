@@ -7,7 +7,7 @@ from threading import Thread
 
 import pytest
 
-from ringdove.bench import kafka, spark
+from ringdove.bench import kafka, maven, spark
 from ringdove.errors import InvalidArgument, StoreUnavailable
 
 
@@ -74,15 +74,15 @@ def central(tmp_path):
 def test_a_jar_is_fetched_once_and_only_if_it_is_the_right_one(central, tmp_path):
     directory, url = central
     (directory / "a.jar").write_bytes(b"a")
-    jar = kafka.Jar(hashlib.sha256(b"a").hexdigest(), "a.jar")
+    jar = maven.Jar(hashlib.sha256(b"a").hexdigest(), "a.jar")
     cache = tmp_path / "cache"
     with pytest.raises(StoreUnavailable, match="has SHA-256"):
-        kafka.fetched([kafka.Jar("0" * 64, "a.jar")], cache, url)
+        maven.fetched([maven.Jar("0" * 64, "a.jar")], cache, "a", url)
     with pytest.raises(StoreUnavailable, match="cannot be fetched"):
-        kafka.fetched([kafka.Jar("0" * 64, "b.jar")], cache, url)
+        maven.fetched([maven.Jar("0" * 64, "b.jar")], cache, "b", url)
     assert not list(cache.iterdir())
     for _ in range(2):
-        [path] = kafka.fetched([jar], cache, url)
+        [path] = maven.fetched([jar], cache, "a", url)
         assert path.read_bytes() == b"a"
         (directory / "a.jar").unlink(missing_ok=True)
 

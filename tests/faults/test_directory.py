@@ -291,3 +291,13 @@ def test_a_store_that_could_not_be_opened_holds_nothing(data: Path) -> None:
             EmbeddedStore(data)
     (data / "away").rename(data / "format")
     assert messages(data) == [b"kept"]
+
+
+def test_a_new_directory_and_its_backup_are_for_their_owner_alone(tmp_path):
+    data, copy, ours = tmp_path / "data", tmp_path / "copy", tmp_path / "ours"
+    run(EmbeddedStore(data).close())
+    backup(data, copy)
+    assert [path.stat().st_mode & 0o777 for path in (data, copy)] == [0o700, 0o700]
+    ours.mkdir(mode=0o750)
+    run(EmbeddedStore(ours).close())
+    assert ours.stat().st_mode & 0o777 == 0o750

@@ -82,13 +82,15 @@ def test_a_full_disk_is_a_cause_until_there_is_some_room():
 
 
 @pytest.mark.parametrize(
-    "away", [report(upstream=""), relayed(state="away")], ids=["none", "not reached"]
+    ("away", "key"),
+    [(report(upstream=""), "upstream/west/"), (relayed(state="away"), "upstream/west/readings")],
+    ids=["broker", "queue"],
 )
-def test_an_upstream_may_be_away_for_a_moment(away):
+def test_an_upstream_may_be_away_for_a_moment(away, key):
     first = heard(None, away, NOW_MS)
     later = heard(first, away, NOW_MS + AWAY_MS)
     assert keys([first]) == []
-    assert keys([later], now_ms=NOW_MS + AWAY_MS) == ["upstream/west/"]
+    assert keys([later], now_ms=NOW_MS + AWAY_MS) == [key]
     back = heard(later, report(), NOW_MS + AWAY_MS + 1)
     assert keys([back], now_ms=NOW_MS + 2 * AWAY_MS) == []
 
@@ -126,6 +128,16 @@ def steady(rounds):
 
 def test_the_rate_approaches_what_is_stored_per_second():
     assert steady(30) == pytest.approx(500, rel=0.01)
+
+
+def test_the_processor_counts_when_it_is_busy_for_a_while():
+    busy = [heard(None, report(load=Load(cpu=1.0)), 0)]
+    for second in range(1, 30):
+        busy.append(heard(busy[-1], report(load=Load(cpu=1.0)), second * 1_000))
+    cpus = [at.report.load.cpu for at in busy]
+    assert cpus[0] == 0
+    assert cpus == sorted(cpus)
+    assert cpus[1] < 0.5 < 0.95 < cpus[-1]
 
 
 def raised(alarm, at_ms):

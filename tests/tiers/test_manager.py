@@ -74,7 +74,7 @@ def test_a_broker_that_falls_silent_is_no_place_any_more(manager):
         pass_time(manager, BROKER_EXPIRES_MS - 1)
         await beat(manager, report("spare"))
         assert sorted(await places(manager, "producer")) == ["core", "spare"]
-        pass_time(manager, 1)
+        pass_time(manager)
         assert await places(manager, "producer") == ["spare"]
         states = {view["name"]: view["state"] for view in await manager.do("brokers", {})}
         assert states == {"core": "lost", "spare": "up"}
@@ -102,10 +102,10 @@ def test_managers_of_one_store_know_the_same(store):
 def test_the_newest_report_counts_whoever_heard_it(store):
     async def scenario():
         first, second = Manager(store), Manager(store)
-        await beat(first, report("core", load=Load(cpu=0.1)))
+        await beat(first, report("core", load=Load(connections=1_000)))
         await first.registry.flush()
         pass_time(first)
-        await beat(second, report("core", load=Load(cpu=0.2)))
+        await beat(second, report("core", load=Load(connections=2_000)))
         await second.registry.flush()
         pass_time(first)
         [view] = await first.do("brokers", {})
@@ -114,11 +114,11 @@ def test_the_newest_report_counts_whoever_heard_it(store):
     run(scenario())
 
 
-def test_a_thousand_heartbeats_are_written_together(tmp_path):
+def test_many_heartbeats_are_written_together(tmp_path):
     async def scenario():
         store = EmbeddedStore(tmp_path, ManualClock())
         manager = Manager(store)
-        reports = [report(f"b{number}") for number in range(1_000)]
+        reports = [report(f"b{number}") for number in range(300)]
         await beat(manager, *reports)  # From now on they are known.
         await manager.registry.flush()
         writer = store._writers["disk"]
@@ -128,7 +128,7 @@ def test_a_thousand_heartbeats_are_written_together(tmp_path):
         await manager.registry.flush()
         assert writer.env.lmdb.info()["last_txnid"] - before <= 10
         pass_time(manager)
-        assert len(await Manager(store).registry.brokers()) == 1_000
+        assert len(await Manager(store).registry.brokers()) == 300
         await store.close()
 
     run(scenario())
@@ -138,7 +138,7 @@ def test_a_relay_that_should_move_is_told_where(manager):
     async def scenario():
         edge = report("edge", 2, "eu", upstream="hub-us")
         await beat(manager, report("hub-us", 1, "us"), edge)
-        for _ in range(11):
+        for _ in range(12):
             pass_time(manager, 1_000)
             hubs = report("hub-us", 1, "us"), report("hub-eu", 1, "eu")
             *_, told = await beat(manager, *hubs, edge)
@@ -187,6 +187,9 @@ def test_clients_are_known_until_they_fall_silent(manager):
         found = await manager.do("clients", {})
         assert [client["report"]["name"] for client in found] == ["c1", "c2"]
         assert (await manager.tiers()).clients == {"producer": 1, "consumer": 1}
+        assert await manager.do("leave_client", {"name": "c2"})
+        assert not await manager.do("leave_client", {"name": "c2"})
+        assert (await manager.tiers()).clients == {"producer": 1}
         pass_time(manager, CLIENT_EXPIRES_MS)
         assert await manager.do("clients", {}) == []
 
@@ -227,7 +230,7 @@ def test_metadata_tells_what_was_produced_relayed_and_consumed(manager):
 
         await beat(
             manager,
-            holding("core", 0, "", stored=100, messages=60, nbytes=600),
+            holding("core", 0, "", stored=100, messages=60, consumed={"relay.west": 90}),
             holding("west", 1, "eu", stored=90, consumed={"billing": 80}, behind=10, lag_ms=250),
             holding("south", 1, "us", stored=70, consumed={"billing": 20}, behind=30, lag_ms=900),
         )

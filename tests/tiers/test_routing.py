@@ -12,10 +12,17 @@ from ringdove.tiers.routing import (
     ROLES,
     SETTLED_MS,
     Candidate,
+    Routes,
     load_of,
-    moves,
-    places,
 )
+
+
+def places(topology, where):
+    return Routes(topology).places(where)
+
+
+def moves(topology, where):
+    return Routes(topology).moves(where)
 
 
 def broker(name, level=0, region="", up_ms=SETTLED_MS, cpu=0.0, **fields):
@@ -97,7 +104,8 @@ def test_load_is_relative_to_capacity():
 
 def test_equals_are_spread_over_and_a_name_always_gets_the_same():
     equals = [broker(f"b{number}", cpu=number / 100) for number in range(4)]
-    first = [places(equals, Where("consumer", name=f"c{n}"))[0].name for n in range(400)]
+    routes = Routes(equals)
+    first = [routes.places(Where("consumer", name=f"c{n}"))[0].name for n in range(400)]
     again = [places(equals[::-1], Where("consumer", name=f"c{n}"))[0].name for n in range(400)]
     assert first == again
     assert min(first.count(f"b{number}") for number in range(4)) > 60

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-_HEAD = struct.Struct(">II")
+#: What a body begins with: its producer, and its position there.
+HEAD = struct.Struct(">II")
 _IN_FLIGHT = 16
 _BLOCK_BYTES = 512 * 1024
 
@@ -94,10 +95,10 @@ def measure(
 
 def produce(url: str, queue: str, each: int, size: int, producers: int) -> dict[str, float]:
     """Send `each` messages over each of `producers` connections, as fast as they are taken."""
-    filler = bytes(max(0, size - _HEAD.size))
+    filler = bytes(max(0, size - HEAD.size))
     block = max(1, min(10_000, _BLOCK_BYTES // size, each))
     bodies = [
-        [_HEAD.pack(number, position) + filler for position in range(each)]
+        [HEAD.pack(number, position) + filler for position in range(each)]
         for number in range(producers)
     ]
     sent: dict[str, float] = run_loop(_produce(url, queue, bodies, block))
@@ -139,18 +140,20 @@ async def _send_all(queue: aio.Queue, bodies: list[bytes], block: int, in_flight
 # -- in the consumer's process --------------------------------------------------------------------
 
 
-def consume(url: str, queue: str, messages: int) -> dict[str, float]:
+def consume(url: str, queue: str, messages: int, subscription: str = "reader") -> dict[str, float]:
     """Stream `messages` messages, then check them."""
-    batches, ended_s, cpu_s = run_loop(_consume(url, queue, messages))
+    batches, ended_s, cpu_s = run_loop(_consume(url, queue, messages, subscription))
     return {"ended_s": ended_s, "cpu_s": cpu_s, **check(batches, messages)}
 
 
-async def _consume(url: str, queue: str, messages: int) -> tuple[list[list[bytes]], float, float]:
+async def _consume(
+    url: str, queue: str, messages: int, subscription: str
+) -> tuple[list[list[bytes]], float, float]:
     batches = []
     left = messages
     async with (
         aio.connect(url) as connection,
-        connection.queue(queue).stream("reader", wait=60) as stream,
+        connection.queue(queue).stream(subscription, wait=60) as stream,
     ):
         wait_for_go()
         cpu_s = time.process_time()
@@ -172,10 +175,10 @@ def check(batches: list[list[bytes]], messages: int) -> dict[str, int]:
     unique: set[bytes] = set()
     for bodies in batches:
         for body in bodies:
-            producer, position = _HEAD.unpack_from(body)
+            producer, position = HEAD.unpack_from(body)
             out_of_order += position < seen.get(producer, 0)
             seen[producer] = position
-            unique.add(body[: _HEAD.size])
+            unique.add(body[: HEAD.size])
         total += len(bodies)
     return {
         "lost": messages - len(unique),

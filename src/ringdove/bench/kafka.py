@@ -1,25 +1,22 @@
 """A Kafka broker of one node, to measure beside: fetched when first asked for, and kept.
 
 Neither Spark nor its Python package brings Kafka. The jars come from Maven Central into the user's
-cache, each checked against the checksum in `kafka-jars.txt`.
+cache, as `kafka-jars.txt` lists them.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
-import hashlib
 import os
 import socket
 import subprocess
-import tempfile
 import time
-import urllib.request
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringdove.cli.output import progress
+from ringdove.bench import maven
 from ringdove.cluster.processes import free_ports
 from ringdove.config import cache_directory
 from ringdove.errors import StoreUnavailable
@@ -27,11 +24,10 @@ from ringdove.errors import StoreUnavailable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CENTRAL = "https://repo1.maven.org/maven2/"
+    from ringdove.bench.maven import Jar
 
 _LIST = Path(__file__).with_name("kafka-jars.txt")
 _HOST = "127.0.0.1"
-_FETCH_SECONDS_MAX = 60
 _START_SECONDS_MAX = 60
 
 _PROPERTIES = """\
@@ -50,50 +46,9 @@ transaction.state.log.min.isr=1
 """
 
 
-class Jar(NamedTuple):
-    """A file of Maven Central."""
-
-    sha256: str
-    path: str
-
-    @property
-    def name(self) -> str:
-        """What the file is called."""
-        return self.path.rpartition("/")[2]
-
-
 def jars(part: str) -> list[Jar]:
-    """Those of the broker, or those that Spark needs to read from one and write to it."""
-    text = _LIST.read_text().partition(f"[{part}]\n")[2].partition("\n\n")[0]
-    return [Jar(*line.split()) for line in text.splitlines()]
-
-
-def fetched(wanted: list[Jar], cache: Path, central: str = CENTRAL) -> list[Path]:
-    """The files, from the cache or from Maven Central; StoreUnavailable if one cannot be had."""
-    cache.mkdir(parents=True, exist_ok=True)
-    missing = [jar for jar in wanted if not (cache / jar.name).exists()]
-    if missing:
-        with progress("Fetching Kafka", len(missing)) as done:
-            for number, jar in enumerate(missing, 1):
-                _fetch(jar, cache, central)
-                done(number)
-    return [cache / jar.name for jar in wanted]
-
-
-def _fetch(jar: Jar, cache: Path, central: str) -> None:
-    try:
-        with urllib.request.urlopen(  # noqa: S310  an address of ours
-            central + jar.path, timeout=_FETCH_SECONDS_MAX
-        ) as answer:
-            data = answer.read()
-    except OSError as error:
-        raise StoreUnavailable(f"{central}{jar.path} cannot be fetched: {error}.") from error
-    found = hashlib.sha256(data).hexdigest()
-    if found != jar.sha256:
-        raise StoreUnavailable(f"{central}{jar.path} has SHA-256 {found}, and not {jar.sha256}.")
-    with tempfile.NamedTemporaryFile(dir=cache, delete=False) as file:
-        file.write(data)
-    Path(file.name).replace(cache / jar.name)
+    """Those of the broker, of its load tools, or what Spark needs to speak with a broker."""
+    return maven.listed(_LIST, part)
 
 
 class Broker(NamedTuple):
@@ -105,20 +60,25 @@ class Broker(NamedTuple):
     jars: str
 
 
-@contextlib.contextmanager
-def running(data: Path) -> Iterator[Broker]:
-    """A broker for the length of a benchmark; StoreUnavailable says why there is none."""
+def command(*parts: str) -> list[str]:
+    """How Java is started with these parts of Kafka; StoreUnavailable if they cannot be had."""
     from ringdove.spark.java import find_java
 
-    cache = cache_directory(os.environ) / "kafka"
-    own, for_spark = fetched(jars("broker"), cache), fetched(jars("spark"), cache)
+    wanted = [jar for part in parts for jar in jars(part)]
+    java = str(find_java(os.environ) / "bin" / "java")
+    return [java, "-Xmx1g", "-cp", _classpath(maven.fetched(wanted, _cache(), "Kafka"))]
+
+
+@contextlib.contextmanager
+def running(data: Path, *properties: str) -> Iterator[Broker]:
+    """A broker for the length of a benchmark; StoreUnavailable says why there is none."""
+    java = command("broker")
+    for_spark = maven.fetched(jars("spark"), _cache(), "Kafka for Spark")
     data.mkdir(parents=True)
     port, controller = free_ports(2, _HOST)
     settings = data / "server.properties"
-    settings.write_text(
-        _PROPERTIES.format(host=_HOST, port=port, controller=controller, data=data / "log")
-    )
-    java = [str(find_java(os.environ) / "bin" / "java"), "-Xmx1g", "-cp", _classpath(own)]
+    given = _PROPERTIES.format(host=_HOST, port=port, controller=controller, data=data / "log")
+    settings.write_text(given + "\n".join(properties))
     node = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     with (data / "output").open("wb") as output:
         _format([*java, "kafka.tools.StorageTool", "format", "-t", node, "-c", str(settings)])
@@ -131,6 +91,10 @@ def running(data: Path) -> Iterator[Broker]:
     finally:
         process.terminate()
         process.wait()
+
+
+def _cache() -> Path:
+    return cache_directory(os.environ) / "kafka"
 
 
 def _classpath(own: list[Path]) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _PANEL_INCHES = (5.6, 4.2)
 _DOTS_PER_INCH = 120
-_MARKERS = "osD^vPX*"
+MARKERS = "osD^vPX*"
 #: The document's methods get the same colours in every panel.
 _COLOURS = {"poll": "C3", "monitor": "C1", "retry": "C0", "wake": "C2"}
 
@@ -214,7 +214,7 @@ def line(axes: Axes, rows: list[Row], x: str, y: str, label: str, number: int) -
     axes.plot(
         [row[x] for row in rows],
         [row[y] for row in rows],
-        marker=_MARKERS[number % len(_MARKERS)],
+        marker=MARKERS[number % len(MARKERS)],
         markersize=5,
         color=_COLOURS.get(label, f"C{number}"),
         label=label,

@@ -60,17 +60,24 @@ def _children(pid: int) -> list[int]:
 
 def tree_cpu_s(pid: int) -> float:
     """Seconds of processor time of a process and all below it, also of those that have ended."""
-    parents: dict[int, int] = {}
-    ticks: dict[int, int] = {}
+    return sum(sum(map(int, fields[11:15])) for fields in _tree(pid)) / _TICKS_PER_S
+
+
+def tree_resident_bytes(pid: int) -> int:
+    """Memory of a process and all below it."""
+    return sum(int(fields[21]) for fields in _tree(pid)) * _PAGE_BYTES
+
+
+def _tree(pid: int) -> list[list[str]]:
+    """What the system notes of a process and of all below it: fields of /proc/PID/stat from 3."""
+    noted: dict[int, list[str]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # It has just ended.
-            fields = path.read_text().rpartition(")")[2].split()
-            parents[int(path.parent.name)] = int(fields[1])
-            ticks[int(path.parent.name)] = sum(map(int, fields[11:15]))
+            noted[int(path.parent.name)] = path.read_text().rpartition(")")[2].split()
     found = {pid}
-    while below := {own for own, parent in parents.items() if parent in found} - found:
+    while below := {own for own, fields in noted.items() if int(fields[1]) in found} - found:
         found |= below
-    return sum(ticks.get(own, 0) for own in found) / _TICKS_PER_S
+    return [noted[own] for own in found if own in noted]
 
 
 class ServerProcess:

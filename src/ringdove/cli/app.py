@@ -22,6 +22,7 @@ from ringdove.cli import (
     queues,
     serve,
     session,
+    tier,
     trace,
 )
 from ringdove.config import find_url
@@ -50,6 +51,7 @@ app.command(accounts.app)
 app.command(dead.app)
 app.command(bench.app)
 app.command(cluster.app)
+app.command(tier.app)
 app.command(trace.app)
 app.command(model.app)
 app.command(pipeline.app)

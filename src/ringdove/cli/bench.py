@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as codec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,12 @@ from ringdove.cli.output import emit_json, tables
 from ringdove.cli.queues import JsonFlag
 
 app = App(name="bench", help="Measure Ringdove on this machine; ratios matter more than absolutes.")
+
+
+def _names(_: Any, tokens: Any) -> tuple[str, ...]:
+    """Names with commas between them."""
+    return tuple(name for token in tokens for name in token.value.split(",") if name)
+
 
 Quick = Annotated[bool, Parameter(negative="", help="A short run.")]
 
@@ -31,6 +38,37 @@ def engine(*, dir: Path | None = None, quick: Quick = False, json: JsonFlag = Fa
     from ringdove.bench import engine as bench
 
     _report(bench.run(dir, quick=quick), json)
+
+
+@app.command
+def million(
+    *,
+    messages: int = 1_000_000,
+    consumers: int = 3,
+    dir: Path | None = None,
+    json: JsonFlag = False,
+) -> int:
+    """Send a million messages through the engine while a consumer dies, and check every one.
+
+    Parameters
+    ----------
+    messages
+        How many to send.
+    consumers
+        How many receive; one of them dies half way, with messages in its hands.
+    dir
+        Keep the data here; by default it goes to a temporary directory.
+    json
+        Print the report as JSON.
+    """
+    from ringdove.bench.million import run, show
+
+    report = run(messages, consumers, dir)
+    if json:
+        emit_json(report)
+    else:
+        show(report)
+    return int(bool(report["lost"] or report["unexpected"]))
 
 
 @app.command
@@ -99,6 +137,7 @@ Dir = Annotated[
     Path | None,
     Parameter(help="Where to put the test data; by default a temporary directory beside this one."),
 ]
+Names = Annotated[tuple[str, ...], Parameter(converter=_names, n_tokens=1)]
 Plot = Annotated[Path | None, Parameter(help="Draw a picture into this PNG file.")]
 Seconds = Annotated[float, Parameter(help="How long each figure is measured.")]
 
@@ -321,6 +360,78 @@ def traces(
     from ringdove.bench import traces as bench
 
     _report(bench.run(dir, rows, queues, master), json)
+
+
+@app.command
+def peers(
+    *,
+    peers: Names = (),
+    workloads: Names = (),
+    durability: tuple[str, ...] = ("unsynced", "synced"),
+    messages: int = 2_000_000,
+    seconds: float = 1.0,
+    rounds: int = 3,
+    backlog: int = 1_000_000,
+    idle: int = 10_000,
+    quick: Quick = False,
+    dir: Dir = None,
+    plot: Plot = None,
+    save: Path | None = None,
+    load: Path | None = None,
+    markdown: Annotated[bool, Parameter(negative="")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Ringdove beside Kafka, Redis, NATS, RabbitMQ, beanstalkd and servers of SQS; ratios first.
+
+    Peers that are missing are installed: programs with apt-get, clients and jars into the cache.
+
+    Example: `ringdove bench peers --peers redis,beanstalkd --workloads 100-bytes,latency --quick`
+
+    Parameters
+    ----------
+    peers
+        Names with commas between them: kafka, redis, nats, rabbitmq, beanstalkd, moto, elasticmq.
+    workloads
+        Likewise: 100-bytes, 1-kb, 50-producers, latency, backlog, idle.
+    durability
+        synced: every send is synced before its acknowledgement; unsynced: not.
+    messages
+        Messages of a run, at most.
+    seconds
+        How long a run takes, about; tools in Java have runs of a fixed size.
+    rounds
+        Runs of each kind, in turns; medians are given.
+    backlog
+        Messages that wait before they are drained, at most; and at most what five runs send.
+    idle
+        Consumers that wait.
+    save
+        Write all figures to this JSON file.
+    load
+        Report what such a file says instead of measuring.
+    markdown
+        Print the tables of docs/peers-results.md.
+    """
+    from ringdove.bench.peers import report
+    from ringdove.bench.peers import rounds as bench
+    from ringdove.bench.peers.workloads import QUICK, WORKLOADS, Options
+
+    if load is None:
+        options = QUICK if quick else Options(messages, seconds, rounds, backlog, idle)
+        result = bench.run(dir, peers or bench.NAMES, workloads or tuple(WORKLOADS), options,
+                           durability)  # fmt: skip
+    else:
+        result = codec.loads(load.read_text())
+    if save is not None:
+        save.write_text(codec.dumps(result, indent=1) + "\n")
+    if plot is not None:
+        report.plot(result, plot)
+    if markdown:
+        print(report.markdown(result), end="")
+    elif json:
+        emit_json(result)
+    else:
+        report.show(result)
 
 
 def _report(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,8 +51,9 @@ def up(
         topology = Topology.make(
             dir, 3 if levels is None else levels, 4 if regions is None else regions
         )
-    with progress("brokers", len(topology.brokers) + 1) as advance:
-        topology.up(lambda _: advance())
+    started = count(1)
+    with progress("brokers", len(topology.brokers) + 1) as show:
+        topology.up(lambda _: show(next(started)))
     described = _describe(topology)
     if json:
         emit_json(described)

@@ -28,8 +28,12 @@ from ringdove.protocol.session import Request
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Seconds for a manager to answer, and for all of them to be tried.
+#: Seconds for a manager to answer, for all of them to be tried, and to say goodbye to one.
 _ANSWER_S = 2.0
+_LEAVE_S = 0.5
+
+#: Places that share the time to connect; there may be many more, and most can be reached.
+_TRIED_MAX = 3
 
 #: Seconds between reports, until a manager has said how long one counts; and of that, the share.
 _BEAT_S = 10.0
@@ -58,9 +62,9 @@ class ManagedEndpoints:
         self._name = f"{host[: limits.NAME_CHARS_MAX // 2]}-{secrets.token_hex(8)}"
         self._managers = Address(address.endpoints)
         self._asker = asker
-        self._options = replace(
-            options, connect_s=min(options.connect_s, _ANSWER_S), session_s=_ANSWER_S, on_state=None
-        )
+        # Half of the time to connect is for the broker.
+        connect_s = min(options.connect_s / 2, _ANSWER_S)
+        self._options = replace(options, connect_s=connect_s, session_s=_ANSWER_S, on_state=None)
         self._loop = loop
         #: Called to end the connection there is, with the reason.
         self._leave = leave
@@ -82,7 +86,7 @@ class ManagedEndpoints:
     @property
     def count(self) -> int:
         """See Endpoints."""
-        return max(1, len(self._told))
+        return min(max(1, len(self._told)), _TRIED_MAX)
 
     # -- places ---------------------------------------------------------------------------------
 
@@ -98,12 +102,12 @@ class ManagedEndpoints:
         try:
             places = await self._ask("where", {**await self._self(), "avoid": self._avoid})
             found = self._read(places)
-        except (FatalClientError, InvalidArgument):
-            raise
         except (RingdoveError, OSError, TimeoutError) as error:
-            if not self._told:
-                raise StoreUnavailable(f"No manager says where to connect: {error}") from error
-            return self._told
+            if self._told:
+                return self._told
+            if isinstance(error, FatalClientError | InvalidArgument):
+                raise
+            raise StoreUnavailable(f"No manager says where to connect: {error}") from error
         if not found:
             near = f" in {asker.region}" if asker.region else ""
             raise StoreUnavailable(f"The managers know no broker for a {asker.role}{near}.")
@@ -152,7 +156,7 @@ class ManagedEndpoints:
             try:
                 await self._manager.open()
             except BaseException:
-                self._manager = None
+                await self._let_go()
                 raise
         return self._manager
 
@@ -197,4 +201,8 @@ class ManagedEndpoints:
             beats.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await beats
+            if self._manager is not None:
+                with contextlib.suppress(RingdoveError, OSError, TimeoutError):
+                    async with asyncio.timeout(_LEAVE_S):
+                        await self._ask("leave_client", {"name": self._name})
         await self._let_go()

@@ -209,7 +209,7 @@ class Broker:
         *,
         exact: bool = False,
     ) -> BlockStream:
-        """Claim a subscription for ordered streaming; `exact` refuses positions trimmed already."""
+        """Claim a subscription for ordered streaming; see `BlockStream.open`."""
         info = await self._catalog.get(queue)
         stream = BlockStream(self.store, info, subscription, owner, lease_ms)
         await stream.open(positions, exact=exact)

@@ -48,6 +48,7 @@ class BlockStream:
         self._stripes = info.stripes()
         self._owner = owner
         self._fences: dict[StripeId, int] = {}
+        self._exact = False
         self._turn = 0
         self._held_until_ms = store.clock.now_ms() + lease_ms
         self._rewound: Pending[None] = Pending()
@@ -60,8 +61,10 @@ class BlockStream:
     async def open(self, positions: Mapping[StripeId, int], *, exact: bool = False) -> None:
         """Claim the subscription; start where it is, or at `positions` kept by the reader.
 
-        With `exact`, raises OffsetTrimmed where a position is not stored any more.
+        With `exact`, `next` raises OffsetTrimmed where what comes next is not stored any more;
+        otherwise it goes on with the oldest message.
         """
+        self._exact = exact
         try:
             for stripe in self._stripes:
                 claimed = await self._store.claim(
@@ -69,20 +72,10 @@ class BlockStream:
                 )
                 self._fences[stripe] = claimed.fence
                 self.starts[stripe] = positions.get(stripe, claimed.offset)
-                if exact and stripe in positions:
-                    await self._check_stored(stripe, positions[stripe])
             self.cursors = dict(self.starts)
         except BaseException:
             await self.close()
             raise
-
-    async def _check_stored(self, stripe: StripeId, offset: int) -> None:
-        head = (await self._store.stats(stripe)).head
-        if offset < head:
-            raise OffsetTrimmed(
-                f"Offset {offset} of stripe {stripe.number} was trimmed here; the oldest message "
-                f"is at {head}."
-            )
 
     async def next(self, wait_s: float | None = None) -> StreamedBlock | None:
         """The next block of whichever stripe has one; None when there is none in time."""
@@ -117,6 +110,8 @@ class BlockStream:
             try:
                 blocks = await self._store.read(stripe, at, limits.BLOCK_MESSAGES_MAX, 1)
             except OffsetTrimmed:
+                if self._exact:
+                    raise
                 at = (await self._store.stats(stripe)).head
             else:
                 return StreamedBlock(stripe, wanted, blocks[0]) if blocks else None

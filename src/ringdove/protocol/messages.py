@@ -258,7 +258,8 @@ class Stream(msgspec.Struct, array_like=True):
     lease_ms: int
     #: How blocks that are not compressed yet are to be compressed on their way: zstd, lz4 or none.
     compression: str = "none"
-    #: Refuse a position that is not stored any more, instead of going on at the oldest message.
+    #: End with OffsetTrimmed where what is wanted is not stored any more, instead of going on with
+    #: the oldest message.
     exact: bool = False
 
 

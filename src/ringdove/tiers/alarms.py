@@ -1,7 +1,7 @@
 """What is wrong, by pure rules from what brokers report (M5).
 
     lost        a broker has fallen silent
-    upstream    a relay has had nowhere to pull from for `AWAY_MS`
+    upstream    a relay has had nowhere to pull from for `AWAY_MS`, or cannot pull a queue
     diverged    a relay's copy is not what its upstream has
     spool       a relay has stopped pulling because its spool is full
     lag         messages come late: from `LAG` of them, until less than the second
@@ -75,16 +75,17 @@ def causes(
         for name, known in missing.items()
     ]
     for seen in brokers:
+        away = bool(seen.away_ms) and now_ms - seen.away_ms >= AWAY_MS
+        if away and not seen.report.upstream:
+            text = f"Broker {seen.report.name} has no upstream to pull from."
+            found.append(Alarm("upstream", seen.report.name, text=text))
         found += _of_broker(seen, raised, now_ms)
-        found += _of_queues(seen, raised)
+        found += _of_queues(seen, raised, away=away)
     return found
 
 
 def _of_broker(seen: Seen, raised: Collection[str], now_ms: int) -> Iterator[Alarm]:
     name, load = seen.report.name, seen.report.load
-    if seen.away_ms and now_ms - seen.away_ms >= AWAY_MS:
-        whom = seen.report.upstream or "any upstream"
-        yield Alarm("upstream", name, text=f"Broker {name} does not reach {whom}.")
     disk = Alarm("disk", name, text=f"The disk of broker {name} is {load.disk:.0%} full.")
     if DISK.passed(load.disk, raised=disk.key in raised):
         yield disk
@@ -93,10 +94,13 @@ def _of_broker(seen: Seen, raised: Collection[str], now_ms: int) -> Iterator[Ala
         yield Alarm("mismatch", name, text=text)
 
 
-def _of_queues(seen: Seen, raised: Collection[str]) -> Iterator[Alarm]:
+def _of_queues(seen: Seen, raised: Collection[str], *, away: bool) -> Iterator[Alarm]:
     name = seen.report.name
     for queue in seen.report.queues:
         what = f"queue {queue.name} at broker {name}"
+        if away and queue.state == "away" and seen.report.upstream:
+            text = f"The {what} is not pulled: {queue.reason or 'nobody knows why.'}"
+            yield Alarm("upstream", name, queue.name, text)
         if queue.state == "full":
             text = f"The spool of {what} is full: {queue.reason or 'it has stopped pulling.'}"
             yield Alarm("spool", name, queue.name, text)

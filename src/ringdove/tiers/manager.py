@@ -23,7 +23,6 @@ from ringdove.tiers import overview
 from ringdove.tiers.alarming import PAST_MAX, Alarms, log_alarm
 from ringdove.tiers.registry import BROKER_EXPIRES_MS, CLIENT_EXPIRES_MS, FLUSH_S, Registry
 from ringdove.tiers.reports import Beaten, BrokerReport, ClientReport, Where, to_wire
-from ringdove.tiers.routing import moves, places
 from ringdove.tiers.webhook import Webhook
 
 if TYPE_CHECKING:
@@ -57,6 +56,7 @@ class Manager:
             "beat": self._beat,
             "beat_client": self._beat_client,
             "leave": self._leave,
+            "leave_client": self._leave_client,
             "where": self._where,
             "brokers": self._brokers,
             "clients": self._clients,
@@ -92,6 +92,8 @@ class Manager:
                     await self.alarms.look()
             except RingdoveError as error:
                 _log.warning("The manager could not look after its records: %s", error)
+            except Exception:  # noqa: BLE001  the manager must go on
+                _log.exception("The manager failed to look after its records.")
 
     def _tell(self, event: str, alarm: Alarm) -> None:
         log_alarm(event, alarm)
@@ -144,18 +146,23 @@ class Manager:
     async def _beaten(self, expires_ms: int, where: Where) -> Any:
         """Answer who is at a broker; who is at one that is silent knows best whether it is gone."""
         beaten = Beaten(expires_ms, self.registry.store.clock.now_ms())
-        if where.at in await self.registry.brokers():
-            beaten.go = moves(await self.registry.candidates(), where)
+        routes = await self.registry.routes()
+        if self.registry.heard(where.at) is not None:
+            beaten.go = routes.moves(where)
         return to_wire(beaten)
 
     async def _leave(self, arguments: dict[str, Any]) -> bool:
         """The broker `name` ends in good order, or is not missed any more."""
         return await self.registry.forget(read(_Named, arguments).name)
 
+    async def _leave_client(self, arguments: dict[str, Any]) -> bool:
+        """The client `name` has closed its session."""
+        return await self.registry.forget_client(read(_Named, arguments).name)
+
     async def _where(self, arguments: dict[str, Any]) -> Any:
         """The places for a `Where`, best first."""
         where = read(Where, arguments)
-        return to_wire(places(await self.registry.candidates(), where))
+        return to_wire((await self.registry.routes()).places(where))
 
     async def _brokers(self, arguments: dict[str, Any]) -> Any:
         """All brokers."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ringdove.tiers.alarms import Alarm  # noqa: TC001  msgspec reads it at run time
+from ringdove.tiers.pulling import relay_subscription
 from ringdove.tiers.routing import load_of
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 #: States of a relayed queue, the worst first; the worst is its broker's.
 _WORST_FIRST = ("diverged", "full", "away")
+
+#: How the subscriptions begin by which relays hold their places.
+_OF_RELAYS = relay_subscription("")
 
 
 class BrokerView(msgspec.Struct):
@@ -84,7 +88,7 @@ class QueueView(msgspec.Struct):
     #: What level 0 has, and what has come to the levels below.
     produced: int
     relayed: list[Level]
-    #: By subscription, over all brokers: the furthest.
+    #: By subscription, over all brokers: the furthest. Those of relays do not count.
     consumed: dict[str, int]
     #: Seconds from producing until a message is at the last of the brokers.
     lag: float
@@ -104,9 +108,12 @@ def broker_views(brokers: Iterable[Seen], missing: Mapping[str, Known]) -> list[
     """The brokers by level, region and name; those that are missed are lost."""
     found = [_broker_view(seen) for seen in brokers]
     found += [
-        BrokerView(name, known.level, known.region, without_secret(known.url), state="lost")
+        BrokerView(
+            name, known.level, known.region, without_secret(known.url),
+            without_secret(known.upstream), "lost",
+        )
         for name, known in missing.items()
-    ]
+    ]  # fmt: skip
     return sorted(found, key=lambda view: (view.level, view.region, view.name))
 
 
@@ -170,7 +177,8 @@ def _queue_view(name: str, queue_id: int, copies: list[Copy]) -> QueueView:
     for copy in copies:
         levels.setdefault(copy.level, []).append(copy.stored)
         for subscription, count in copy.consumed.items():
-            consumed[subscription] = max(count, consumed.get(subscription, 0))
+            if not subscription.startswith(_OF_RELAYS):
+                consumed[subscription] = max(count, consumed.get(subscription, 0))
     return QueueView(
         name,
         queue_id,

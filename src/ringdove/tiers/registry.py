@@ -20,13 +20,13 @@ import msgspec
 
 from ringdove.client.address import parse
 from ringdove.core.settings import check_name
-from ringdove.errors import InvalidArgument
+from ringdove.errors import InvalidArgument, StoreUnavailable
 from ringdove.pending import Pending
 from ringdove.tiers.reports import (
     BrokerReport,  # noqa: TC001  msgspec reads them at run time
     ClientReport,  # noqa: TC001
 )
-from ringdove.tiers.routing import Candidate
+from ringdove.tiers.routing import Candidate, Routes
 
 if TYPE_CHECKING:
     from ringdove.stores.base import Record, Store
@@ -49,8 +49,9 @@ FLUSH_S = 0.25
 #: Age of what is known from other managers.
 LOOK_MS = 500
 
-#: Weight of the newest rate in the average.
-_RATE_WEIGHT = 0.3
+#: Weight of the newest value in the averages of rate and processor: what lasts a second or two does
+#: not count for much.
+_WEIGHT = 0.2
 
 _BROKER, _KNOWN, _CLIENT = "tier/broker/", "tier/known/", "tier/client/"
 
@@ -58,13 +59,15 @@ _BROKER, _KNOWN, _CLIENT = "tier/broker/", "tier/known/", "tier/client/"
 class Seen(msgspec.Struct):
     """A broker's last report, and what follows from those before."""
 
+    #: Its processor's load is an average; what it takes to start does not count.
     report: BrokerReport
     #: When it was heard, and since when without a gap.
     at_ms: int
     since_ms: int
     #: Messages stored per second.
     rate: float = 0.0
-    #: Since when it has had no upstream, and when its hash mismatches last grew; 0 for never.
+    #: Since when it has been away from its upstream, and when its hash mismatches last grew; 0 for
+    #: never.
     away_ms: int = 0
     mismatched_ms: int = 0
 
@@ -75,6 +78,8 @@ class Known(msgspec.Struct):
     level: int
     region: str
     url: str
+    #: Where it pulled from.
+    upstream: str = ""
     #: When this was written.
     at_ms: int = 0
 
@@ -88,10 +93,12 @@ class SeenClient(msgspec.Struct):
 
 def heard(before: Seen | None, report: BrokerReport, now_ms: int) -> Seen:
     """What is known of a broker after a report; `before` counts while it has not expired."""
-    seen = Seen(report, now_ms, now_ms)
+    replace = msgspec.structs.replace
+    seen = Seen(replace(report, load=replace(report.load, cpu=0.0)), now_ms, now_ms)
     if before is not None and before.report.started_ms == report.started_ms:
         seen.since_ms = before.since_ms
         seen.rate = _rate(before, report, now_ms)
+        seen.report.load.cpu = _average(before.report.load.cpu, report.load.cpu)
         grown = _mismatches(report) > _mismatches(before.report)
         seen.mismatched_ms = now_ms if grown else before.mismatched_ms
     elif _mismatches(report):
@@ -102,10 +109,17 @@ def heard(before: Seen | None, report: BrokerReport, now_ms: int) -> Seen:
 
 
 def is_away(report: BrokerReport) -> bool:
-    """Whether a broker that should have an upstream has none."""
+    """Whether a broker has no upstream that should have one, or does not pull all it should."""
     if report.level == 0 or not report.serving:
         return False
     return not report.upstream or any(queue.state == "away" for queue in report.queues)
+
+
+def _is_elsewhere(before: BrokerReport, report: BrokerReport) -> bool:
+    """Whether a broker has changed in a way that askers must learn of at once."""
+    return (before.level, before.region, before.url, before.serving) != (
+        report.level, report.region, report.url, report.serving,
+    )  # fmt: skip
 
 
 def _mismatches(report: BrokerReport) -> int:
@@ -118,7 +132,11 @@ def _rate(before: Seen, report: BrokerReport, now_ms: int) -> float:
         return before.rate
     stored = {queue.id: queue.stored for queue in before.report.queues}
     grown = sum(max(0, queue.stored - stored.get(queue.id, 0)) for queue in report.queues)
-    return before.rate + (grown * 1000 / passed_ms - before.rate) * _RATE_WEIGHT
+    return _average(before.rate, grown * 1000 / passed_ms)
+
+
+def _average(before: float, value: float) -> float:
+    return before + (value - before) * _WEIGHT
 
 
 class Registry:
@@ -131,6 +149,8 @@ class Registry:
         self._known: dict[str, Known] = {}
         #: By key: what was heard and is to be written, and until when it counts.
         self._unwritten: dict[str, tuple[bytes, int]] = {}
+        self._routes: Routes | None = None
+        self._routed_ms = 0
         self._looked_ms = 0
         self._looking: Pending[None] | None = None
 
@@ -140,22 +160,24 @@ class Registry:
         """A broker has reported itself."""
         check_name(report.name, "broker")
         parse(report.url)
-        brokers = await self.brokers()
+        await self._look()
         now_ms = self.store.clock.now_ms()
-        before = brokers.get(report.name)
+        before = self.heard(report.name)
         if before is not None and report.started_ms < before.report.started_ms:
             raise InvalidArgument(
                 f"Another broker is called {report.name!r}, at {before.report.url}, and started "
                 "later: give each a name of its own."
             )
         seen = self._seen[report.name] = heard(before, report, now_ms)
+        if before is None or _is_elsewhere(before.report, report):
+            self._routes = None
         self._write_later(_BROKER + report.name, seen, now_ms + BROKER_EXPIRES_MS)
         await self._know(report, now_ms)
         return seen
 
     async def _know(self, report: BrokerReport, now_ms: int) -> None:
         before = self._known.get(report.name)
-        known = Known(report.level, report.region, report.url, now_ms)
+        known = Known(report.level, report.region, report.url, report.upstream, now_ms)
         if before is not None and now_ms - before.at_ms < _KNOWN_AGAIN_MS:
             known.at_ms = before.at_ms
         if known != before:
@@ -170,6 +192,11 @@ class Registry:
         seen = SeenClient(report, now_ms)
         self._write_later(_CLIENT + report.name, seen, now_ms + CLIENT_EXPIRES_MS)
 
+    async def forget_client(self, name: str) -> bool:
+        """A client has closed its session; answers whether it was known."""
+        waiting = self._unwritten.pop(_CLIENT + name, None) is not None
+        return await self.store.remove(_CLIENT + name) or waiting
+
     def _write_later(self, key: str, value: Seen | SeenClient, expires_ms: int) -> None:
         self._unwritten[key] = (msgspec.msgpack.encode(value), expires_ms)
 
@@ -177,6 +204,7 @@ class Registry:
         """A broker has left, or is not missed any more; answers whether it was known."""
         known = self._known.pop(name, None) is not None
         self._seen.pop(name, None)
+        self._routes = None
         self._unwritten.pop(_BROKER + name, None)
         for key in (_BROKER + name, _KNOWN + name):
             known = await self.store.remove(key) or known
@@ -211,10 +239,22 @@ class Registry:
         brokers = await self.brokers()
         return {name: known for name, known in self._known.items() if name not in brokers}
 
-    async def candidates(self) -> list[Candidate]:
-        """The brokers, as routing wants them."""
-        brokers = await self.brokers()
-        return [Candidate(seen.report, seen.at_ms - seen.since_ms) for seen in brokers.values()]
+    def heard(self, name: str) -> Seen | None:
+        """The broker of that name, if it reported lately as far as this manager knows."""
+        seen = self._seen.get(name)
+        oldest_ms = self.store.clock.now_ms() - BROKER_EXPIRES_MS
+        return seen if seen is not None and seen.at_ms > oldest_ms else None
+
+    async def routes(self) -> Routes:
+        """The brokers and how busy they were within the last `LOOK_MS`, to say where to go."""
+        now_ms = self.store.clock.now_ms()
+        if self._routes is None or now_ms - self._routed_ms >= LOOK_MS:
+            brokers = await self.brokers()
+            self._routes = Routes(
+                Candidate(seen.report, seen.at_ms - seen.since_ms) for seen in brokers.values()
+            )
+            self._routed_ms = now_ms
+        return self._routes
 
     async def clients(self) -> list[SeenClient]:
         """The producers and consumers that reported lately, by name."""
@@ -223,7 +263,10 @@ class Registry:
         return [_decode_client(found[key]) for key in sorted(found)]
 
     async def _look(self) -> None:
-        """Read what others have written, unless that was done just now."""
+        """Read what others have written, unless that was done just now.
+
+        While the store is away, what is known counts: brokers go on reporting.
+        """
         if self.store.clock.now_ms() - self._looked_ms < LOOK_MS:
             return
         if self._looking is not None:
@@ -234,6 +277,13 @@ class Registry:
             self._take_brokers(await self._scan(_BROKER))
             self._take_known(await self._scan(_KNOWN))
             self._looked_ms = self.store.clock.now_ms()
+        except StoreUnavailable as error:
+            self._looking = None
+            if not self._looked_ms:
+                looking.fail(error)
+                raise
+            self._looked_ms = self.store.clock.now_ms()
+            _log.warning("What other managers know cannot be read: %s", error)
         except BaseException as error:
             self._looking = None
             looking.fail(error)

@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 #: Seconds between reports.
 BEAT_S = 1.0
 
-#: Seconds for an answer of the manager.
+#: Seconds for an answer of the manager, and for the last one.
 _ANSWER_S = 2.0
+_LEAVE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,12 +114,15 @@ class Reporter:
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Report no more. Idempotent."""
+        """Report no more, and say so, so that nobody misses it. Idempotent."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+            with contextlib.suppress(RingdoveError, OSError, TimeoutError):
+                async with asyncio.timeout(_LEAVE_S):
+                    await self._managers.ask("leave", {"name": self._identity.name})
         await self._managers.close()
 
     async def _run(self) -> None:

@@ -15,11 +15,15 @@ Who is connected stays, as long as its broker is there and no other is clearly b
 first four of these, with load to spare and up for a while; or by `MARGIN` of load. Of those at a
 busy broker only a share moves, as large as would make both equally busy, so that they do not all go
 to the next one and back.
+
+Askers of one kind, which is role, level, region and networks, rank brokers alike: `Routes` ranks
+them once for each kind, so that many may ask.
 """
 
 from __future__ import annotations
 
 import ipaddress
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import xxhash
@@ -28,11 +32,14 @@ from ringdove.errors import InvalidArgument
 from ringdove.tiers.reports import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from ringdove.tiers.reports import BrokerReport, Where
 
 ROLES = ("producer", "relay", "consumer")
+
+#: Places of one answer: more would not be tried before asking again.
+PLACES_MAX = 16
 
 #: Load from which a broker takes others only where there is no other.
 FULL = 0.95
@@ -58,42 +65,131 @@ class Candidate(NamedTuple):
     up_ms: int = SETTLED_MS
 
 
-class _Standing(NamedTuple):
-    """How good a broker is for somebody; smaller is better, and the order of the fields counts."""
+class _Kind(NamedTuple):
+    """What askers have in common for whom brokers rank alike."""
 
-    avoided: bool
+    role: str
+    level: int
+    region: str
+    networks: frozenset[str]
+
+
+class _Standing(NamedTuple):
+    """How good a broker is for a kind; smaller is better, and the order of the fields counts."""
+
     full: bool
     #: Region and level, in the order that counts for the role.
     rank: tuple[int, int, int]
     foreign: bool
     load_step: int
-    spread: int
 
     @property
-    def place(self) -> tuple[bool, bool, tuple[int, int, int], bool]:
+    def place(self) -> tuple[bool, tuple[int, int, int], bool]:
         """What a little more load does not change."""
-        return self[:4]
+        return self[:3]
 
 
-_Entry = tuple[_Standing, Candidate]
+class _Ranked(NamedTuple):
+    standing: _Standing
+    candidate: Candidate
+
+    @property
+    def name(self) -> str:
+        return self.candidate.report.name
 
 
-def places(candidates: Iterable[Candidate], where: Where) -> list[Place]:
-    """The places to try, best first; where the asker is comes first while it may stay."""
-    ranked = _ranked(candidates, where)
-    at = _at(ranked, where)
-    if at is not None and not _should_move(ranked, at, where):
-        ranked = [at, *(other for other in ranked if other is not at)]
-    return [_place(candidate.report) for _, candidate in ranked]
+class Routes:
+    """The brokers there are, ranked for whoever asks."""
 
+    def __init__(self, candidates: Iterable[Candidate]) -> None:
+        self._known = {each.report.name: each for each in candidates}
+        named = {net for each in self._known.values() for net in each.report.networks}
+        self._networks = {net: _network(net) for net in named}
+        self._kinds: dict[_Kind, dict[str, _Ranked]] = {}
 
-def moves(candidates: Iterable[Candidate], where: Where) -> list[Place]:
-    """The places to go to, best first; none when the asker may stay or nobody has another."""
-    ranked = _ranked(candidates, where)
-    at = _at(ranked, where)
-    if at is not None and not _should_move(ranked, at, where):
-        return []
-    return [_place(each.report) for _, each in ranked if each.report.name != where.at]
+    def places(self, where: Where) -> list[Place]:
+        """The places to try, best first; where the asker is comes first while it may stay."""
+        ranked = self._ranked(where)
+        at = ranked.get(where.at)
+        stays = at is not None and not self._should_move(ranked, at, where)
+        first = [at] if at is not None and stays else []
+        others = (each for each in self._in_order(ranked, where) if not stays or each is not at)
+        return [_place(each) for each in islice((*first, *others), PLACES_MAX)]
+
+    def moves(self, where: Where) -> list[Place]:
+        """The places to go to, best first; none when the asker may stay or nobody has another."""
+        ranked = self._ranked(where)
+        at = ranked.get(where.at)
+        if at is not None and not self._should_move(ranked, at, where):
+            return []
+        others = (each for each in self._in_order(ranked, where) if each.name != where.at)
+        return [_place(each) for each in islice(others, PLACES_MAX)]
+
+    def _ranked(self, where: Where) -> dict[str, _Ranked]:
+        """The brokers that the asker's kind may go to, best first, by name."""
+        if where.role not in ROLES:
+            raise InvalidArgument(f"The role is {where.role!r}; it is one of {', '.join(ROLES)}.")
+        addresses = [_address(address) for address in where.addresses]
+        networks = frozenset(
+            name for name, net in self._networks.items() if any(a in net for a in addresses)
+        )
+        kind = _Kind(where.role, where.level, where.region, networks)
+        found = self._kinds.get(kind)
+        if found is None:
+            fit = [each for each in self._known.values() if _fits(each.report, kind)]
+            ranked = [_Ranked(_standing(each.report, kind), each) for each in fit]
+            ranked.sort(key=lambda each: (each.standing, each.name))
+            found = self._kinds[kind] = {each.name: each for each in ranked}
+        return found
+
+    def _in_order(self, ranked: dict[str, _Ranked], where: Where) -> Iterator[_Ranked]:
+        """The brokers for one asker: of equals its own first; what it could not reach last."""
+        avoided = set(where.avoid)
+        for _, equals in groupby(ranked.values(), key=lambda each: each.standing):
+            reached = [each for each in equals if each.name not in avoided]
+            reached.sort(key=lambda each: _hash(where.name, each.name))
+            yield from (each for each in reached if self._is_safe(each, where))
+        yield from (
+            each for each in ranked.values() if each.name in avoided and self._is_safe(each, where)
+        )
+
+    def _is_safe(self, ranked: _Ranked, where: Where) -> bool:
+        """Whether a relay may pull from a broker without messages going round."""
+        return where.role != "relay" or not self._is_below(ranked.candidate.report, where.name)
+
+    def _is_below(self, report: BrokerReport, name: str) -> bool:
+        """Whether a broker is the named one or, over any number of others, pulls from it."""
+        seen: set[str] = set()
+        while name and report.name not in seen:
+            if report.name == name:
+                return True
+            seen.add(report.name)
+            upstream = self._known.get(report.upstream)
+            if upstream is None:
+                return report.upstream == name
+            report = upstream.report
+        return False
+
+    def _should_move(self, ranked: dict[str, _Ranked], at: _Ranked, where: Where) -> bool:
+        """Whether another is clearly better than where the asker is."""
+        if where.at in where.avoid or not self._is_safe(at, where):
+            return True
+        settled = (
+            each
+            for each in ranked.values()
+            if each.candidate.up_ms >= SETTLED_MS
+            and each.name not in where.avoid
+            and self._is_safe(each, where)
+        )
+        best = next(settled, at)
+        if best.standing.place > at.standing.place:
+            return False
+        load = load_of(at.candidate.report, where.role)
+        best_load = load_of(best.candidate.report, where.role)
+        if at.standing.full or best.standing.place == at.standing.place:
+            busy = at.standing.full or load - best_load >= MARGIN
+            return busy and _is_chosen(where, load, best_load)
+        return best_load <= ROOMY
 
 
 def load_of(report: BrokerReport, role: str = "") -> float:
@@ -102,74 +198,48 @@ def load_of(report: BrokerReport, role: str = "") -> float:
     return max(busy, report.load.disk) if role == "producer" else busy
 
 
-def region_words(region: str) -> list[str]:
-    """The parts of a region, widest first."""
-    return [word for word in region.split("-") if word]
+def _fits(report: BrokerReport, kind: _Kind) -> bool:
+    """Whether askers of a kind may go there at all."""
+    if kind.role == "producer":
+        return report.serving and report.level == 0
+    return report.serving and (kind.role == "consumer" or report.level < kind.level)
 
 
-def _ranked(candidates: Iterable[Candidate], where: Where) -> list[_Entry]:
-    if where.role not in ROLES:
-        raise InvalidArgument(f"The role is {where.role!r}; it is one of {', '.join(ROLES)}.")
-    known = {each.report.name: each for each in candidates}
-    fit = [each for each in known.values() if _fits(each.report, where, known)]
-    return sorted(
-        ((_standing(each.report, where), each) for each in fit),
-        key=lambda entry: (entry[0], entry[1].report.name),
-    )
-
-
-def _fits(report: BrokerReport, where: Where, known: dict[str, Candidate]) -> bool:
-    """Whether the asker may go there at all."""
-    if not report.serving:
-        return False
-    if where.role == "producer":
-        return report.level == 0
-    if where.role == "consumer":
-        return True
-    return report.level < where.level and not _is_below(report, where.name, known)
-
-
-def _is_below(report: BrokerReport, name: str, known: dict[str, Candidate]) -> bool:
-    """Whether a broker is the named one or, over any number of others, pulls from it."""
-    seen: set[str] = set()
-    while name and report.name not in seen:
-        if report.name == name:
-            return True
-        seen.add(report.name)
-        upstream = known.get(report.upstream)
-        if upstream is None:
-            return report.upstream == name
-        report = upstream.report
-    return False
-
-
-def _standing(report: BrokerReport, where: Where) -> _Standing:
-    load = load_of(report, where.role)
-    shared, apart = _nearness(where.region, report.region)
-    relay = where.role == "relay"
+def _standing(report: BrokerReport, kind: _Kind) -> _Standing:
+    load = load_of(report, kind.role)
+    shared, apart = _nearness(kind.region, report.region)
+    relay = kind.role == "relay"
     return _Standing(
-        report.name in where.avoid,
         load >= FULL,
         (-report.level, -shared, apart) if relay else (-shared, -report.level, apart),
-        not _in_networks(where.addresses, report.networks),
+        kind.networks.isdisjoint(report.networks),
         int(load * _STEPS),
-        _hash(where.name, report.name),
     )
 
 
 def _nearness(one: str, other: str) -> tuple[int, int]:
     """How many words two regions share from the left, and how many they do not."""
-    ours, theirs = region_words(one), region_words(other)
+    ours, theirs = _words(one), _words(other)
     shared = 0
     while shared < min(len(ours), len(theirs)) and ours[shared] == theirs[shared]:
         shared += 1
     return shared, len(ours) + len(theirs) - 2 * shared
 
 
-def _in_networks(addresses: list[str], networks: list[str]) -> bool:
+def _words(region: str) -> list[str]:
+    return [word for word in region.split("-") if word]
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
     try:
-        nets = [ipaddress.ip_network(network, strict=False) for network in networks]
-        return any(ipaddress.ip_address(address) in net for address in addresses for net in nets)
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError as error:
+        raise InvalidArgument(f"{error}.") from error
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    try:
+        return ipaddress.ip_address(text)
     except ValueError as error:
         raise InvalidArgument(f"{error}.") from error
 
@@ -178,33 +248,12 @@ def _hash(*names: str) -> int:
     return xxhash.xxh3_64_intdigest("\0".join(names).encode())
 
 
-def _at(ranked: list[_Entry], where: Where) -> _Entry | None:
-    return next((entry for entry in ranked if entry[1].report.name == where.at), None)
-
-
-def _should_move(ranked: list[_Entry], at: _Entry, where: Where) -> bool:
-    """Whether another is clearly better than where the asker is."""
-    standing, here = at
-    if standing.avoided:
-        return True
-    settled = [entry for entry in ranked if entry[1].up_ms >= SETTLED_MS]
-    if not settled or settled[0][1] is here:
-        return False
-    best_standing, best = settled[0]
-    load, best_load = load_of(here.report, where.role), load_of(best.report, where.role)
-    if best_standing.place > standing.place:
-        return False
-    if standing.full or best_standing.place == standing.place:
-        busy = standing.full or load - best_load >= MARGIN
-        return busy and _is_chosen(where, here, load, best_load)
-    return best_load <= ROOMY
-
-
-def _is_chosen(where: Where, here: Candidate, load: float, best_load: float) -> bool:
+def _is_chosen(where: Where, load: float, best_load: float) -> bool:
     """Whether the asker is of the share that makes both equally busy when it moves."""
     share = (load - best_load) / 2 / load if load > 0 else 0.0
-    return _hash("moves", where.name, here.report.name) < share * 2**64
+    return _hash("moves", where.name, where.at) < share * 2**64
 
 
-def _place(report: BrokerReport) -> Place:
+def _place(ranked: _Ranked) -> Place:
+    report = ranked.candidate.report
     return Place(report.name, report.url, report.level, report.region)

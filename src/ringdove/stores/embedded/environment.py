@@ -59,6 +59,9 @@ DATABASES = (
     "producers", "ids", "id_times", "graves", "records", "meta",
 )  # fmt: skip
 
+#: Mode of a new data directory: access keys and messages are the owner's affair.
+PRIVATE = 0o700
+
 #: Bytes of DIR/reserve: room for the pages that a few acknowledgements rewrite.
 RESERVE_BYTES = 4 * 1024 * 1024
 
@@ -75,7 +78,7 @@ class Directory:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
             self._refuse_foreign()
             self._lock_fd = self._lock()
         except OSError as error:

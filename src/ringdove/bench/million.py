@@ -1,9 +1,8 @@
-"""The demo: a million messages through the embedded engine, with a consumer that dies half way.
+"""A million messages through the embedded engine, with a consumer that dies half way.
 
 One producer, several consumers, one process, everything synced to disk. Each message carries its
 number and a checksum. Half way one consumer dies with messages in its hands; their lease ends and
-others get them. At the end every message is accounted for with the metrics of B5. Then Spark reads
-them all again (demo_spark.py).
+others get them. At the end every message is accounted for with the metrics of B5.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import time
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from ringdove.bench import demo_spark
 from ringdove.bench.measure import place
 from ringdove.client.sync import connect
 from ringdove.core.consistency import measure
@@ -31,8 +29,8 @@ _BATCH = 2_000
 _PATIENCE_S = 1.0
 
 
-class Demo:
-    """One run of the demo."""
+class Million:
+    """One run."""
 
     def __init__(self, queue: Queue, messages: int, consumers: int) -> None:
         self.queue = queue
@@ -97,40 +95,28 @@ class Demo:
                 self.finished.set()
 
 
-def run(
-    messages: int, consumers: int, directory: Path | None, *, spark: bool = True
-) -> dict[str, Any]:
-    """Run the demo with progress on standard error; answers the report."""
-    spark = spark and demo_spark.available()
-    with place(directory) as data:
-        url = f"file:{data.absolute()}/queues"
-        report = _run(messages, max(2, consumers), url, spark=spark)
-        return {**report, **demo_spark.run(url, _QUEUE)} if spark else report
-
-
-def _run(messages: int, consumers: int, url: str, *, spark: bool) -> dict[str, Any]:
-    """The first half; `spark`: keep the messages for the second."""
-    with connect(url) as connection:
+def run(messages: int, consumers: int, directory: Path | None) -> dict[str, Any]:
+    """Send and receive with progress on standard error; answers the report."""
+    consumers = max(2, consumers)
+    with place(directory) as data, connect(f"file:{data.absolute()}/queues") as connection:
         queue = connection.create_queue(_QUEUE, lease_ms=_LEASE_MS)
-        if spark:
-            demo_spark.prepare(connection, _QUEUE)
-        demo = Demo(queue, messages, consumers)
+        million = Million(queue, messages, consumers)
         started = time.perf_counter()
-        demo.start()
-        _watch(demo)
-        demo.join()
+        million.start()
+        _watch(million)
+        million.join()
         elapsed_s = time.perf_counter() - started
         left = queue.stats().waiting()
-    result = measure(range(messages), demo.arrivals)
+    result = measure(range(messages), million.arrivals)
     return {
         "messages": messages,
-        "megabytes": round(demo.sent_bytes / 1e6, 1),
+        "megabytes": round(million.sent_bytes / 1e6, 1),
         "seconds": round(elapsed_s, 2),
         "messages_per_s": round(messages / elapsed_s),
         "consumers": consumers,
-        "died_holding": demo.died_holding,
+        "died_holding": million.died_holding,
         "lost": result.lost,
-        "damaged": demo.damaged,
+        "damaged": million.damaged,
         "unexpected": result.unexpected,
         "duplicated": result.duplicated,
         "out_of_order_rate": round(result.out_of_order_rate, 6),
@@ -139,30 +125,30 @@ def _run(messages: int, consumers: int, url: str, *, spark: bool) -> dict[str, A
     }
 
 
-def _watch(demo: Demo) -> None:
-    """Show how far the demo is, until it ends: bars on a terminal, else a line now and then."""
+def _watch(million: Million) -> None:
+    """Show how far it is, until it ends: bars on a terminal, else a line now and then."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description:>9}"), BarColumn(), TaskProgressColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
-        sent = bars.add_task("sent", total=demo.messages)
-        received = bars.add_task("received", total=demo.messages)
+        sent = bars.add_task("sent", total=million.messages)
+        received = bars.add_task("received", total=million.messages)
         told = 0
         told_death = False
-        while not demo.finished.wait(0.1):
-            bars.update(sent, completed=demo.sent)
-            bars.update(received, completed=len(demo.arrivals))
-            if demo.died_holding and not told_death:
+        while not million.finished.wait(0.1):
+            bars.update(sent, completed=million.sent)
+            bars.update(received, completed=len(million.arrivals))
+            if million.died_holding and not told_death:
                 told_death = True
-                console.print(f"A consumer died holding {demo.died_holding:,} messages.")
-            quarter = 4 * len(demo.arrivals) // demo.messages
+                console.print(f"A consumer died holding {million.died_holding:,} messages.")
+            quarter = 4 * len(million.arrivals) // million.messages
             if not console.is_terminal and quarter > told:
                 told = quarter
                 print(f"received {25 * quarter} %", file=sys.stderr)
-        bars.update(sent, completed=demo.sent)
-        bars.update(received, completed=len(demo.arrivals))
+        bars.update(sent, completed=million.sent)
+        bars.update(received, completed=len(million.arrivals))
 
 
 def show(report: dict[str, Any]) -> None:
@@ -181,19 +167,4 @@ def show(report: dict[str, Any]) -> None:
         ["out of order", f"{100 * report['out_of_order_rate']:.2f} %", "the dead one's among them"],
         ["displacement", f"{report['displacement']:,.1f}", "mean distance from the right place"],
     ]
-    if "spark_messages" in report:
-        again = f"read again by Spark in {report['spark_seconds']} s, each number and checksum"
-        back = "messages that Spark sent back, received from their queue"
-        rows += [
-            ["in Spark", report["spark_messages"], again],
-            ["of them whole", report["spark_distinct"] - report["spark_damaged"], "each once"],
-            ["results", report["spark_results"], back],
-        ]
     table("What happened", ["", "figure", "what it means"], rows)
-    if "spark_messages" not in report:
-        print("Spark would read them all again: pip install 'ringdove[spark]'")
-    print("Where to go next:")
-    print("  ringdove --help                     everything the command line does")
-    print("  ringdove queue create readings      a queue of your own, in ./ringdove-data")
-    print("  ringdove bench engine               what this machine can do")
-    print("  docs/guide.md                       ten minutes with the library")
