@@ -63,6 +63,12 @@ _CRITICAL = {
     Option.BLOCK1, Option.BLOCK2,
 }  # fmt: skip
 
+#: Bytes that options with a number may have.
+_NUMBER_BYTES_MAX: dict[int, int] = {
+    Option.OBSERVE: 3, Option.CONTENT_FORMAT: 2, Option.ACCEPT: 2, Option.BLOCK1: 3,
+    Option.BLOCK2: 3,
+}  # fmt: skip
+
 #: How long a response is fresh: not at all, because a message is given out once; and seconds after
 #: which an observer that has heard nothing asks again, because its server may be a new one.
 _STALE = (Option.MAX_AGE, uint(0))
@@ -360,8 +366,8 @@ def _check_options(packet: Packet) -> None:
             raise Refused(Code.PROXYING_NOT_SUPPORTED, "This is no proxy.")
         if number & 1 and number not in _CRITICAL:
             raise Refused(Code.BAD_OPTION, f"Option {number} is critical and not known here.")
-        if number == Option.OBSERVE and len(value) > 3:
-            raise Refused(Code.BAD_OPTION, "Observe is a number of at most 3 bytes.")
+        if len(value) > _NUMBER_BYTES_MAX.get(number, len(value)):
+            raise Refused(Code.BAD_OPTION, f"Option {number} is a number of fewer bytes.")
 
 
 def _identity(request: Request) -> bytes:
