@@ -32,7 +32,10 @@ demo-fabric: setup ## The same on five servers in two rings, one of which is kil
 test: setup ## Run the tests.
 	@tools/get-program redis-server valkey-server
 	@tools/get-program memcached
+	@tools/get-program chromium chromium-browser google-chrome
 	@tools/get-program libcoap3-bin coap-client-notls coap-client
+	@tools/get-program mosquitto
+	@tools/get-program mosquitto-clients mosquitto_pub
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 check: setup ## Lint, check types and style.
@@ -46,14 +49,15 @@ format: setup ## Put the source into its standard form.
 
 bench: setup ## Measure this machine (minutes).
 	@tools/get-program redis-server valkey-server
-	@for name in engine groups leases backlog e2e latency parked load sqs fabric spark traces; do \
+	@tools/get-program mosquitto
+	@for name in engine groups leases backlog e2e latency parked load sqs mqtt fabric spark traces; do \
 	    $(BIN)/ringdove bench $$name || exit 1; done
 
 torture: setup ## Kill the engine and cut its power a thousand times each, kill servers, break a fabric (hours).
 	@tools/get-program redis-server valkey-server
 	@RINGDOVE_KILLS=1000 RINGDOVE_CUTS=1000 RINGDOVE_EXAMPLES=2000 RINGDOVE_SERVER_KILLS=300 \
-	    RINGDOVE_FABRIC_FAULTS=200 \
-	    $(BIN)/python -m pytest -q --timeout=14400 tests/faults tests/stores tests/server tests/fabric
+	    RINGDOVE_FABRIC_FAULTS=200 RINGDOVE_MQTT_KILLS=100 \
+	    $(BIN)/python -m pytest -q --timeout=14400 tests/faults tests/stores tests/server tests/fabric tests/mqtt
 
 experiments: setup ## Repeat the experiments of the source documents: figures and plots (an hour).
 	@tools/get-program redis-server valkey-server

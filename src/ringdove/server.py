@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from ringdove.frontends.mqtt import Gateway
     from ringdove.frontends.rest.routes import Route
     from ringdove.stores.base import Store
+    from ringdove.tiers.primary import Primary
     from ringdove.tiers.relay import Relay
 
 
@@ -105,13 +106,25 @@ class ServerConfig(TierConfig, frozen=True, forbid_unknown_fields=True):
     #: For the console: the directories of the fabric's cluster or plan, and of a pipeline.
     cluster: str | None = None
     pipeline: str | None = None
+    #: Hot standby: the primary to stand by for, or whether this one may have a standby.
+    standby_of: str | None = None
+    with_standby: bool = False
+    #: Refuse sends while no standby is in sync; how long a commit waits for one; and the lease that
+    #: managers grant, after which the other may serve.
+    standby_required: bool = False
+    standby_timeout_ms: int = 2_000
+    grant_ms: int = 1_500
 
 
 class Server:
     """A running server. Use `async with`, or `run_server`."""
 
-    def __init__(self, config: ServerConfig, store: Store | None = None) -> None:
+    def __init__(
+        self, config: ServerConfig, store: Store | None = None, primary: Primary | None = None
+    ) -> None:
         self.config = config
+        #: Under what it serves, if it has or may have a standby.
+        self._primary = primary
         #: Used instead of opening what the configuration names.
         self._store = store
         self.port = -1
@@ -169,9 +182,13 @@ class Server:
         self._broker = Broker(self._store or _open_store(config))
         self._broker.enqueuer.slowdown_s = config.slowdown_ms / 1000
         try:
+            if self._primary is not None and isinstance(self._broker.store, EmbeddedStore):
+                self._primary.oversee(self._broker.store)
             await self._broker.store.get("serving")  # A fabric that is not there is missed now.
             loop = asyncio.get_running_loop()
             self._native = NativeServer(self._broker, loop, config.token)
+            if self._primary is not None:
+                self._native.follow = self._primary.follow
             if config.manager:
                 self.manager = Manager(self._broker.store, config.alarm_webhook)
                 self._native.handlers[Verb.TIER] = self.manager.handle
@@ -240,6 +257,10 @@ class Server:
         await self._mqtt.open()
         if config.mqtt >= 0:
             self.mqtt_port = await self._mqtt.listen(config.host, config.mqtt, tls)
+        if config.mqtt_ws >= 0:
+            self.mqtt_ws_port = await self._mqtt.listen(
+                config.host, config.mqtt_ws, tls, websocket=True
+            )
 
     async def _start_coap(self) -> None:
         """Listen for CoAP, if it is wanted."""
@@ -269,13 +290,21 @@ class Server:
         self._log.info("draining")
         if self._http is not None:
             self._http.ready = False
+        if self._primary is not None:
+            self._primary.closing = True
         await self._close()
         self._log.info("closed")
 
+    async def abort(self) -> None:
+        """Hang up on everybody at once, then close: another process may serve by now."""
+        self.native.abort()
+        if self._http is not None:
+            self._http.abort()
+        await self._close()
+
     def _announce(self) -> None:
         """Leave a note in the data directory, for those who would open it."""
-        config = self.config
-        if self._directory is None or self.port < 0 or config.tls_cert is not None:
+        if self._directory is None or self.port < 0 or self.config.tls_cert is not None:
             return
         serving.announce(self._directory, self.url)
 
@@ -302,10 +331,12 @@ class Server:
             await self._mqtt.close()
         if self._coap is not None:
             await self._coap.close()
-        if self._native is not None:
-            await self._native.close()
         if self._http is not None:
             await self._http.close()
+        if self._native is not None:
+            await self._native.close()  # Last: a standby confirms what the others are answered.
+        if self._primary is not None:
+            self._primary.end()
         if self._sqs is not None:
             await self._sqs.moves.close()
         if self.manager is not None:
@@ -323,8 +354,13 @@ class Server:
         await self.stop()
 
 
-def run_server(config: ServerConfig, on_ready: Callable[[Server], None] | None = None) -> None:
-    """Serve until a signal says otherwise."""
+def run_server(
+    config: ServerConfig, on_ready: Callable[[Server | None], None] | None = None
+) -> None:
+    """Serve until a signal says otherwise.
+
+    `on_ready` is called when it serves; with None, when it stands by for another that does.
+    """
     loop_factory = None
     with contextlib.suppress(ImportError):
         import uvloop  # noqa: PLC0415  plain asyncio does where it is missing
@@ -338,9 +374,8 @@ def run_server(config: ServerConfig, on_ready: Callable[[Server], None] | None =
         runner.run(_serve(config, on_ready))
 
 
-async def _serve(config: ServerConfig, on_ready: Callable[[Server], None] | None) -> None:
-    server = Server(config)
-    await server.start()
+def ended_by_signal() -> asyncio.Event:
+    """Set at the first SIGTERM or SIGINT; a second one ends the process at once."""
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
 
@@ -351,6 +386,18 @@ async def _serve(config: ServerConfig, on_ready: Callable[[Server], None] | None
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ask)
+    return asked
+
+
+async def _serve(config: ServerConfig, on_ready: Callable[[Server | None], None] | None) -> None:
+    if config.with_standby or config.standby_of:
+        from ringdove.pair import serve_in_turn  # noqa: PLC0415  it uses what is here
+
+        await serve_in_turn(config, ended_by_signal(), on_ready or _nobody)
+        return
+    server = Server(config)
+    await server.start()
+    asked = ended_by_signal()
     if on_ready is not None:
         on_ready(server)
     if config.idle_s:
@@ -358,6 +405,10 @@ async def _serve(config: ServerConfig, on_ready: Callable[[Server], None] | None
     else:
         await asked.wait()
     await server.stop()
+
+
+def _nobody(_: Server | None) -> None:
+    """Tell nobody."""
 
 
 async def _asked_or_idle(server: Server, asked: asyncio.Event, idle_s: int) -> None:

@@ -69,9 +69,10 @@ class Shown:
         self.page.screenshot(path=path, full_page=True)
         return path
 
-    def check_accessible(self) -> None:
-        """Fail if a checker finds what keeps people out."""
-        found = Axe().run(self.page)
+    def check_accessible(self, *rules: str) -> None:
+        """Fail if a checker finds what keeps people out; by some rules, or all."""
+        options = {"runOnly": {"type": "rule", "values": list(rules)}} if rules else None
+        found = Axe().run(self.page, options=options)
         assert found.violations_count == 0, found.generate_report()
 
     def check_calm(self, *allowed: str) -> None:

@@ -53,14 +53,20 @@ def rd(server: ServerThread) -> Iterator[ringdove.Connection]:
 
 
 @pytest.fixture
+def rest(server: ServerThread) -> Caller:
+    """A client of the server that does not mind the browser's event loop."""
+    return Caller(server.http_port)
+
+
+@pytest.fixture
 def console(server: ServerThread) -> "ConsoleCaller":
     """Asks the server as a page would."""
     return ConsoleCaller(server)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A browser, for all tests of the session."""
+    """A browser for all tests of a module; while it runs, this thread has an event loop."""
     with chromium() as running:
         yield running
 

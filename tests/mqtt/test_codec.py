@@ -14,7 +14,7 @@ from ringdove.protocol.mqtt.codec import Decoder, encode
 from ringdove.protocol.mqtt.packets import V5, V311, Reason
 from ringdove.protocol.mqtt.properties import write_properties, write_varint
 
-untimed = settings(deadline=None, max_examples=100)
+untimed = settings(deadline=None, max_examples=50)
 
 CONNECT = encode(p.Connect("device-1", V5), V5)
 
@@ -57,7 +57,7 @@ def test_a_stream_may_be_cut_anywhere(data, version):
     assert decode(version, *pieces)[0] == packets
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 @given(st.binary(max_size=60), st.sampled_from([None, V311, V5]))
 def test_any_bytes_are_packets_or_a_failure(data, version):
     whole, whole_decoder = decode(version, data)
@@ -66,7 +66,7 @@ def test_any_bytes_are_packets_or_a_failure(data, version):
     assert (whole_decoder.failure is None) == (parts_decoder.failure is None)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(made_packets.versioned, st.integers(0, 10_000), st.integers(0, 255))
 def test_a_damaged_packet_is_a_packet_or_a_failure(made, at, byte):
     version, packet = made
@@ -183,7 +183,7 @@ def _same_properties(theirs, ours):
             assert getattr(theirs, _MQTT5_NAMES.get(name, name)) == value
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(made_packets.packets(V5).filter(lambda packet: packet != p.Auth()))
 def test_mqtt5_reads_what_we_write_and_we_read_what_it_writes(packet):
     """All but an AUTH without fields, which the standard allows and mqtt5 does not read."""

@@ -32,7 +32,7 @@ def test_a_topic_without_a_rule_is_the_queue_of_its_name(topic, queue):
     assert topic_of(queue) == topic
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(topics)
 def test_there_is_a_way_back_from_every_queue_name(topic):
     queue = check_name(queue_of(topic))

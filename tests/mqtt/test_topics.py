@@ -64,7 +64,7 @@ def test_a_shared_filter_has_a_group_and_a_filter():
         assert parse_filter(bad) is None
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(st.lists(filters, max_size=8), names, st.data())
 def test_a_tree_finds_what_matches_one_by_one(patterns, name, data):
     tree = FilterTree()
@@ -83,7 +83,7 @@ def test_a_tree_finds_what_matches_one_by_one(patterns, name, data):
     assert not tree._root.below
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(filters, names)
 def test_paho_thinks_the_same(pattern, name):
     assert matches(pattern, name) == topic_matches_sub(pattern, name)

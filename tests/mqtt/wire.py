@@ -69,9 +69,9 @@ class Wire:
                 if isinstance(packet, kind):
                     self.found.remove(packet)
                     return packet
-            assert time.monotonic() < deadline_s, f"no {kind.__name__} but {self.found}"
+            assert time.monotonic() < deadline_s, f"no {kind} but {self.found}"
             if not self._read(deadline_s - time.monotonic()):
-                raise ConnectionError(f"closed, no {kind.__name__} but {self.found}")
+                raise ConnectionError(f"closed, no {kind} but {self.found}")
 
     def message(self) -> p.Publish:
         """The next message, acknowledged."""

@@ -78,6 +78,10 @@ EXAMPLES: list[Any] = [
     messages.Stream("q", "s", b"owner", [(STRIPE, 5)], 2**24, 30_000),
     messages.Streaming(9, [(STRIPE, 5)]),
     messages.StreamAck(STRIPE, -1, 100, resend=True),
+    messages.Follow("a1"),
+    messages.Following("core"),
+    messages.Commit("disk", 7, [(11, b"key", b"value"), (0, b"\x00", None)], more=True),
+    messages.Applied("memory", 7),
 ]
 
 

@@ -176,8 +176,9 @@ class ServerProcess:
             stderr=self._log,
             env=environment,
         )  # fmt: skip
-        told = self._first_line()
-        self.port, self.http_port = told["port"], told["http"]
+        #: What the server says of itself when it is ready.
+        self.told = self._first_line()
+        self.port, self.http_port = self.told["port"], self.told["http"]
 
     def _first_line(self) -> dict[str, Any]:
         assert self.process.stdout is not None

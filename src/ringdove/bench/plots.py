@@ -179,6 +179,27 @@ def plot_sqs(result: dict[str, Any], path: Path) -> None:
     save(figure, [axes], path)
 
 
+def plot_mqtt(result: dict[str, Any], path: Path) -> None:
+    """Publishes by quality of service, for the same processor time, and by connections."""
+    figure, [rates, scaling] = figure_of(2, "MQTT publishes, 100 bytes each", inches=(9, 3.6))
+    for number, (server, rows) in enumerate(grouped(result["publish"], "server").items()):
+        x = [row["qos"] + 0.35 * number for row in rows]
+        bars = rates.bar(x, [row["per_cpu_s"] for row in rows], 0.33, label=server)
+        rates.bar_label(bars, fmt="{:,.0f}", fontsize=8, padding=2)
+    rates.set_xticks([0.175, 1.175, 2.175], ["QoS 0", "QoS 1", "QoS 2"])
+    rates.set_ylabel("per second of the server's processor")
+    rates.set_yscale("log")
+    rates.margins(y=0.15)
+    for server, rows in grouped(result["connections"], "server").items():
+        x = [row["connections"] for row in rows]
+        scaling.plot(x, [row["publishes_per_s"] for row in rows], marker="o", label=server)
+    scaling.set_xscale("log")
+    scaling.set_xlabel("connections, QoS 1")
+    scaling.set_ylabel("per second")
+    scaling.set_ylim(bottom=0)
+    save(figure, [rates, scaling], path)
+
+
 # -- what all figures share -----------------------------------------------------------------------
 
 

@@ -39,6 +39,11 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
+def resident_bytes(pid: int) -> int:
+    """Memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+
+
 def family_cpu_s(pid: int) -> dict[tuple[str, int], float]:
     """Seconds of processor time of all that a process has started, by program and process."""
     found = {}
@@ -99,6 +104,7 @@ class ServerProcess:
         ports = json.loads(line)
         self.url = f"ringdove://127.0.0.1:{ports['port']}"
         self.http_port: int = ports["http"]
+        self.mqtt_port: int = ports.get("mqtt", -1)
         self.pid = self._process.pid
 
     def cpu_s(self) -> float:
@@ -107,7 +113,7 @@ class ServerProcess:
 
     def resident_bytes(self) -> int:
         """Memory of the server."""
-        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+        return resident_bytes(self.pid)
 
     def kill(self) -> None:
         """End it at once, whatever it is doing."""

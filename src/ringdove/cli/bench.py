@@ -301,6 +301,31 @@ def sqs(
 
 
 @app.command
+def mqtt(
+    *,
+    connections: int = 100,
+    seconds: Seconds = 5.0,
+    idle: int = 10_000,
+    quick: Quick = False,
+    dir: Dir = None,
+    plot: Plot = None,
+    json: JsonFlag = False,
+) -> None:
+    """The MQTT gateway under many connections, beside mosquitto if that is installed.
+
+    Parameters
+    ----------
+    connections
+        Connections that publish.
+    idle
+        Devices that only stay connected while the server's memory is measured.
+    """
+    from ringdove.bench import mqtt as bench
+
+    _report(bench.run(dir, connections, seconds, idle, quick=quick), json, plot, "mqtt")
+
+
+@app.command
 def spark(
     *,
     messages: int = 20_000_000,

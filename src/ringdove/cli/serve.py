@@ -116,11 +116,29 @@ class TierFlags:
     "With --manager: a URL to which alarms are posted as JSON."
 
 
+@Parameter(name="*", group="Hot standby")
+@dataclass
+class StandbyFlags:
+    """Two processes, of which one serves and the other takes over."""
+
+    with_standby: Switch = None
+    "Serve under a lease of the managers, so that a standby may take over."
+    standby_of: str | None = None
+    "URL of a broker to copy, to follow, and to take over from."
+    standby_required: Switch = None
+    "Refuse sends while no standby is in sync."
+    standby_timeout_ms: int | None = None
+    "How long a commit waits for the standby before it is let go, by default 2000."
+    grant_ms: int | None = None
+    "The lease, after which the other may take over; by default 1500."
+
+
 def serve(
     *,
     flags: ServeFlags | None = None,
     devices: DeviceFlags | None = None,
     tier: TierFlags | None = None,
+    standby: StandbyFlags | None = None,
     log: Literal["text", "json"] = "text",
     json: JsonFlag = False,
 ) -> None:
@@ -143,7 +161,7 @@ def serve(
     from ringdove.server import run_server
 
     chosen: dict[str, Any] = {}
-    for group in (flags, devices, tier):
+    for group in (flags, devices, tier, standby):
         chosen |= asdict(group) if group is not None else {}
     if session.told.get() and not chosen.get("memory") and not chosen.get("store"):
         chosen["data"] = str(session.directory())
@@ -153,8 +171,15 @@ def serve(
     run_server(config, partial(_tell, as_json=json))
 
 
-def _tell(server: Server, *, as_json: bool) -> None:
-    """Say where the server can be reached."""
+def _tell(server: Server | None, *, as_json: bool) -> None:
+    """Say where the server can be reached, or that it stands by."""
+    if server is None:
+        if as_json:
+            emit_json({"standby": True})
+            sys.stdout.flush()
+        else:
+            say("Standing by. Ctrl-C ends.")
+        return
     host, secure = server.config.host, "s" if server.config.tls_cert else ""
     if as_json:
         ports = {"port": server.port, "http": server.http_port}

@@ -42,7 +42,10 @@ if TYPE_CHECKING:
     from ringdove.protocol.frames import Frame
 
 _TICK_S = 0.25
-_BACKOFF_S, _BACKOFF_S_MAX = 0.02, 1.0
+
+#: Seconds between rounds of attempts to connect: at first, and at most, so that a server that takes
+#: over from another is found soon.
+_BACKOFF_S, _BACKOFF_S_MAX = 0.02, 0.5
 
 #: A frame that arrives more slowly than this is taken for one that never ends.
 _SLOWEST_BYTES_PER_S = 1_000_000
@@ -228,11 +231,12 @@ class Link:
     async def _stay_connected(self, welcomed: asyncio.Future[None]) -> None:
         backoff_s = _BACKOFF_S
         apart_s = self.loop.time()
+        untried = self.endpoints.count
         while self.session.state is not SessionState.CLOSED:
             began_s = self.loop.time()
             try:
                 reason = await self._serve_next(welcomed)
-                apart_s = self.loop.time()
+                apart_s, untried = self.loop.time(), 1
                 if apart_s - began_s > _BACKOFF_S_MAX:
                     backoff_s = _BACKOFF_S
             except (FatalClientError, InvalidArgument) as error:
@@ -247,8 +251,11 @@ class Link:
                 gone = f"No server for {self.options.session_s:.0f} s ({reason})."
                 self._give_up(ConnectionClosed(gone), welcomed)
                 return
-            await asyncio.sleep(backoff_s * random.uniform(0.5, 1))
-            backoff_s = min(2 * backoff_s, _BACKOFF_S_MAX)
+            untried -= 1
+            if untried <= 0:
+                untried = self.endpoints.count
+                await asyncio.sleep(backoff_s * random.uniform(0.5, 1))
+                backoff_s = min(2 * backoff_s, _BACKOFF_S_MAX)
 
     async def _serve_next(self, welcomed: asyncio.Future[None]) -> str:
         """Connect to the next place; answers why that ended, or raises if it did not begin."""
@@ -439,7 +446,7 @@ class _Wire(asyncio.BufferedProtocol):
         if not self.welcomed.done():
             self.welcomed.set_exception(error)
             self.welcomed.exception()  # Seen, even if nobody waits for it any more.
-        else:
+        elif not self.welcomed.cancelled():  # Else it was given up, and another is tried by now.
             self._link.lost(str(error))
 
 

@@ -41,7 +41,7 @@ export function Chart({ label, series, data, format = count, height = 168, time 
       cursor: { y: false, points: { size: 6 } },
       scales: { x: { time }, y: log ? { distr: 3 } : { range: (_, low, high) => [0, Math.max(high * 1.1, 1)] } },
       axes: [
-        axis({ size: 26, space: 70, ...(time ? { values: clock, incrs: SECONDS } : x ? { values: (_, ticks) => ticks.map(x) } : {}) }),
+        axis({ size: 30, gap: 8, space: 70, ...(time ? { values: clock, incrs: SECONDS } : x ? { values: (_, ticks) => ticks.map(x) } : {}) }),
         axis({ size: 58, space: 34, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : format(tick))) }),
       ],
       series: [

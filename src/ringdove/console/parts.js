@@ -20,7 +20,7 @@ export function Page({ title, children, actions, lead }) {
 
 export function Card({ title, children, actions, className = "", id }) {
   return html`
-    <section class="card ${className}" aria-label=${title} id=${id}>
+    <section class="card ${className}" id=${id}>
       ${title && html`<header class="card-head"><h2>${title}</h2>${actions && html`<div class="actions">${actions}</div>`}</header>`}
       ${children}
     </section>`;
@@ -37,7 +37,7 @@ export function Tile({ label, value, note, values, colour, tone = "" }) {
 }
 
 export function Empty({ title, children, action }) {
-  return html`<div class="empty"><${Rings} /><h3>${title}</h3><div>${children}</div>${action}</div>`;
+  return html`<div class="empty"><${Rings} /><p class="empty-title">${title}</p><div>${children}</div>${action}</div>`;
 }
 
 export function Rings() {
@@ -120,7 +120,7 @@ export function Table({ label, columns, children, sort, onSort }) {
       <table>
         <thead><tr>${columns.map((column) => html`
           <th scope="col" key=${column.key} class=${column.number ? "number" : ""} aria-sort=${column.sort && sort === column.sort ? (column.sort === "name" ? "ascending" : "descending") : undefined}>
-            ${column.sort ? html`<button type="button" class="sorter" onClick=${() => onSort(column.sort)}>${column.label}${sort === column.sort ? html`<span aria-hidden="true"> ${column.sort === "name" ? "↑" : "↓"}</span>` : ""}</button>` : column.label}
+            ${column.sort ? html`<button type="button" class="sorter" onClick=${() => onSort(column.sort)}>${column.label}${sort === column.sort ? html`<span aria-hidden="true"> ${column.sort === "name" ? "↑" : "↓"}</span>` : ""}</button>` : column.label || html`<span class="unseen">Actions</span>`}
           </th>`)}</tr></thead>
         <tbody>${children}</tbody>
       </table>

@@ -356,9 +356,9 @@ def admit(info: QueueInfo, outgoing: Outgoing) -> None:
 def _admit_columns(outgoing: Outgoing) -> None:
     if outgoing.keys is not None and max(map(len, outgoing.keys)) > limits.KEY_BYTES_MAX:
         raise MessageTooLarge(f"A key has at most {limits.KEY_BYTES_MAX} bytes.")
-    for attributes in outgoing.attributes or ():
-        if attributes:
-            _admit_attributes(attributes)
+    # Many messages may share the same attributes.
+    for attributes in {id(one): one for one in outgoing.attributes or () if one}.values():
+        _admit_attributes(attributes)
     for message_id in outgoing.ids or ():
         if message_id is not None and not 0 < len(message_id) <= limits.MESSAGE_ID_BYTES_MAX:
             raise InvalidArgument(

@@ -13,12 +13,13 @@ import logging
 import secrets
 import socket
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from ringdove import limits
 from ringdove.errors import (
     ConnectionClosed,
     FatalClientError,
+    InvalidArgument,
     LimitExceeded,
     NotAuthorized,
     RemoteProtocolError,
@@ -43,13 +44,25 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+class Follower(Protocol):
+    """A standby that follows over a connection."""
+
+    def take(self, frame: Frame) -> None:
+        """The standby says what it has."""
+        ...
+
+    def stop(self) -> None:
+        """The connection is over."""
+        ...
+
+
 class Connection(asyncio.BufferedProtocol):
     """See the module. Thousands may be parked, so it is as small as it can be."""
 
     __slots__ = (
         "_answered", "_decoder", "_gone", "_reading", "_receives", "_refused", "_server",
         "_streams", "_stuck_s", "_transport", "_under_way", "_under_way_bytes", "_welcomed",
-        "draining", "frame_due_s", "heard_s", "writable",
+        "draining", "follower", "frame_due_s", "heard_s", "writable",
     )  # fmt: skip
 
     def __init__(self, server: NativeServer) -> None:
@@ -62,6 +75,8 @@ class Connection(asyncio.BufferedProtocol):
         self._under_way_bytes = 0
         self._receives: dict[int, Driven] = {}
         self._streams: dict[int, ServerStream] = {}
+        #: Set if it is a standby's.
+        self.follower: Follower | None = None
         self._reading = True
         self._refused = False
         self.writable = True
@@ -99,6 +114,8 @@ class Connection(asyncio.BufferedProtocol):
         for stream in list(self._streams.values()):
             stream.stop()
         self._streams.clear()
+        if self.follower is not None:
+            self.follower.stop()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         """See asyncio."""
@@ -161,8 +178,11 @@ class Connection(asyncio.BufferedProtocol):
             stream = self._streams.get(frame.number)
             if stream is not None:
                 stream.acknowledged(messages.decode(messages.StreamAck, frame.meta))
+        elif frame.verb == Verb.APPLIED:
+            if self.follower is not None:
+                self.follower.take(frame)
         elif self.draining:
-            self._answer_error(frame.number, _closing())  # The client asks again elsewhere.
+            self.answer_error(frame.number, _closing())  # The client asks again elsewhere.
         else:
             self._begin(frame)
 
@@ -204,9 +224,9 @@ class Connection(asyncio.BufferedProtocol):
         self._server.requests += 1
         try:
             self._dispatch(frame)
-        except RemoteProtocolError as error:
-            # The frame was whole, but what is in it is damaged or unknown: the sender may retry.
-            self._answer_error(number, error)
+        except (RemoteProtocolError, InvalidArgument) as error:
+            # The frame was whole, but what is in it is damaged, unknown or not for this server.
+            self.answer_error(number, error)
         self._regulate()
 
     def _dispatch(self, frame: Frame) -> None:
@@ -224,6 +244,9 @@ class Connection(asyncio.BufferedProtocol):
             if stopped is not None:
                 stopped.close()
             self.answer(number, b"")
+        elif frame.verb == Verb.FOLLOW:
+            ask = messages.decode(messages.Follow, frame.meta)
+            self.follower = self._server.follow(self, number, ask)
         else:
             handler = self._server.handlers.get(frame.verb)
             if handler is None:
@@ -261,10 +284,10 @@ class Connection(asyncio.BufferedProtocol):
         if error is None and answer is not None:
             self.answer(number, *answer)
         elif isinstance(error, RingdoveError):
-            self._answer_error(number, error)
+            self.answer_error(number, error)
         else:
             _log.error("A request failed.", exc_info=error)
-            self._answer_error(number, StoreUnavailable(f"The server failed: {error!r}."))
+            self.answer_error(number, StoreUnavailable(f"The server failed: {error!r}."))
 
     # -- answers --------------------------------------------------------------------------------
 
@@ -273,7 +296,8 @@ class Connection(asyncio.BufferedProtocol):
         self._end(number)
         self._write(Verb.REPLY, number, meta, blocks)
 
-    def _answer_error(self, number: int, error: RingdoveError) -> None:
+    def answer_error(self, number: int, error: RingdoveError) -> None:
+        """Refuse a request, which is over with it."""
         self._end(number)
         self._write(Verb.ERROR, number, messages.encode(messages.encode_error(error)))
 
@@ -281,7 +305,7 @@ class Connection(asyncio.BufferedProtocol):
         """A stream could not begin, or ended."""
         self._streams.pop(number, None)
         if not begun:
-            self._answer_error(number, error)
+            self.answer_error(number, error)
             return
         self._write(Verb.STREAM_ENDED, number, messages.encode(messages.encode_error(error)))
 
@@ -289,6 +313,10 @@ class Connection(asyncio.BufferedProtocol):
         """Send a block of a stream."""
         self._server.messages_out += block.count
         self._write(Verb.BLOCK, number, meta, [block])
+
+    def send_commit(self, number: int, meta: bytes) -> None:
+        """Send what was committed to a standby."""
+        self._write(Verb.COMMIT, number, meta)
 
     def _end(self, number: int) -> None:
         self._under_way_bytes -= self._under_way.pop(number, 0)
@@ -354,7 +382,7 @@ class Connection(asyncio.BufferedProtocol):
         self.draining = True
         for number, driven in list(self._receives.items()):
             driven.cancel()
-            self._answer_error(number, _closing())
+            self.answer_error(number, _closing())
         self._receives.clear()
         for stream in list(self._streams.values()):
             stream.stop()
@@ -377,6 +405,11 @@ class Connection(asyncio.BufferedProtocol):
         """Send what is written, then close."""
         if self._transport is not None:
             self._transport.close()
+
+    def abort(self) -> None:
+        """Hang up at once."""
+        if self._transport is not None:
+            self._transport.abort()
 
 
 def _closing() -> ConnectionClosed:

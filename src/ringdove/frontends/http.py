@@ -97,6 +97,13 @@ class HttpServer:
         for connection in list(self.connections):
             connection.abort()
 
+    def abort(self) -> None:
+        """Hang up on everybody, and let nobody in."""
+        if self._listener is not None:
+            self._listener.close()
+        for connection in list(self.connections):
+            connection.abort()
+
     # -- for connections ------------------------------------------------------------------------
 
     def connected(self, connection: HttpConnection) -> None:

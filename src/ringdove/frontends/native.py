@@ -8,6 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from ringdove import limits
+from ringdove.errors import InvalidArgument
 from ringdove.frontends.connection import Connection
 from ringdove.frontends.requests import HANDLERS
 from ringdove.pending import Runner
@@ -15,10 +16,13 @@ from ringdove.protocol.frames import SCRATCH_BYTES
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Callable
     from pathlib import Path
 
     from ringdove.controllers.broker import Broker
     from ringdove.controllers.dequeue import Received
+    from ringdove.frontends.connection import Follower
+    from ringdove.protocol.messages import Follow
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +43,8 @@ class NativeServer:
         self.runner = Runner(loop)
         #: What serves each verb; a server that has more roles adds theirs.
         self.handlers = dict(HANDLERS)
+        #: What serves a standby.
+        self.follow: Callable[[Connection, int, Follow], Follower] = _no_standby
         #: What all connections read into; each takes its bytes out before the next one reads.
         self.scratch = bytearray(SCRATCH_BYTES)
         #: Counters since the start.
@@ -78,11 +84,12 @@ class NativeServer:
             listener.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for connection in list(self.connections):
+        clients = [one for one in self.connections if one.follower is None]
+        for connection in clients:
             connection.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limits.DRAIN_S_MAX):
-                for connection in list(self.connections):
+                for connection in clients:
                     await connection.settled()
         for connection in list(self.connections):
             connection.close()
@@ -92,6 +99,13 @@ class NativeServer:
                     await connection.ended()
         if self._unix is not None:
             self._unix.unlink(missing_ok=True)
+
+    def abort(self) -> None:
+        """Hang up on everybody, and let nobody in."""
+        for listener in self._listeners:
+            listener.close()
+        for connection in list(self.connections):
+            connection.abort()
 
     def connected(self, connection: Connection) -> None:
         """A client has connected."""
@@ -119,6 +133,13 @@ class NativeServer:
         for connection in list(self.connections):
             connection.expire(now_s)
         self._sweeper = self.loop.call_later(_SWEEP_S, self._sweep)
+
+
+def _no_standby(*_: object) -> Follower:
+    raise InvalidArgument(
+        "This server takes no standby: start it with --with-standby. On a fabric none is needed: "
+        "each of its servers serves the same queues, and the cluster keeps their copies."
+    )
 
 
 def _given_back(_: Any, error: BaseException | None) -> None:

@@ -8,7 +8,7 @@ number and the verb `REPLY`, or `ERROR`. docs/protocol.md draws the life of a me
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -54,6 +54,11 @@ class Verb(IntEnum):
     STREAM_CLOSE = 42
     ACCOUNT = 50
     TIER = 60
+    #: Asks a primary for a copy of everything and all that is written from then on; what it pushes,
+    #: with the request's number; and what the standby has done of it, which wants no answer.
+    FOLLOW = 61
+    COMMIT = 62
+    APPLIED = 63
     REPLY = 128
     ERROR = 129
     #: Pushed by the server: a block of a stream, with the stream's number; the end of a stream; the
@@ -281,6 +286,41 @@ class StreamAck(msgspec.Struct, array_like=True):
     next: int
     freed_bytes: int
     resend: bool = False
+
+
+class Follow(msgspec.Struct, array_like=True):
+    """Asks to be the standby."""
+
+    #: Id of what the standby's directory will hold.
+    member: str
+
+
+class Following(msgspec.Struct, array_like=True):
+    """Answers `Follow`: a copy is on its way."""
+
+    #: Name of the broker.
+    name: str
+
+
+class Commit(msgspec.Struct, array_like=True):
+    """Entries that were written to an environment, or a piece of a copy of it."""
+
+    durability: Literal["disk", "memory"]
+    #: Counts the commits of the environment.
+    number: int
+    #: Number of the database, key, and value; nil deletes.
+    edits: list[tuple[_U8, bytes, bytes | None]]
+    #: Whether the next frame of the environment belongs to the same commit.
+    more: bool = False
+    #: Whether the copy of everything is whole with this one.
+    whole: bool = False
+
+
+class Applied(msgspec.Struct, array_like=True):
+    """The standby has everything up to a commit, as durably as the primary."""
+
+    durability: Literal["disk", "memory"]
+    number: int
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -21,6 +21,7 @@ from ringdove.errors import InvalidArgument, RingdoveError
 from ringdove.protocol import messages
 from ringdove.tiers import overview
 from ringdove.tiers.alarming import PAST_MAX, Alarms, log_alarm
+from ringdove.tiers.grants import Grants
 from ringdove.tiers.registry import BROKER_EXPIRES_MS, CLIENT_EXPIRES_MS, FLUSH_S, Registry
 from ringdove.tiers.reports import Beaten, BrokerReport, ClientReport, Where, to_wire
 from ringdove.tiers.webhook import Webhook
@@ -63,6 +64,7 @@ class Manager:
             "metadata": self._metadata,
             "alarms": self._alarms,
             "tiers": self._tiers,
+            **Grants(store).commands,
         }
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -19,13 +19,16 @@ const COLUMNS = [
 const told = (message, name) => message.attributes?.[`ringdove.dead.${name}`];
 
 // Of the queue that takes dead letters; of that queue itself, its own messages.
-export function DeadLetters({ name, settings }) {
+export function DeadLetters({ name, settings, stats }) {
   const [letters, setLetters] = useState(null);
   const place = settings.dead_letter || name;
-  const depth = latest.value?.queues?.[place]?.waiting;
-  const load = () => call("GET", queuePath(place, "/peek"), undefined, { max: SHOWN }).then(({ messages }) => setLetters(messages.filter((one) => told(one, "reason"))), () => setLetters([]));
+  const subscription = place === name ? stats && Object.keys(stats.subscriptions)[0] : "default";
+  // A queue without letters is no place for them, and need not be looked at again.
+  const worth = settings.dead_letter || letters === null || letters.length > 0;
+  const depth = worth && latest.value?.queues?.[place]?.waiting;
+  const load = () => call("GET", queuePath(place, "/peek"), undefined, { max: SHOWN, subscription }).then(({ messages }) => setLetters(messages.filter((one) => told(one, "reason"))), () => setLetters([]));
   useEffect(() => { wanted.value = { queue: name, queues: [...new Set([name, place])].join(",") }; }, [place]);
-  useEffect(() => { load(); }, [place, depth]);
+  useEffect(() => { if (worth && subscription) load(); }, [place, depth, subscription]);
   const redrive = (most) => attempt(
     () => call("POST", queuePath(place, "/redrive"), { max: most }),
     ({ moved }) => `${count(moved)} ${moved === 1 ? "message is" : "messages are"} back.`,

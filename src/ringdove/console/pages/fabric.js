@@ -11,6 +11,8 @@ const SIZE = 640;
 const MIDDLE = SIZE / 2;
 const RADII = [250, 108];
 const SERVERS = 178;
+// Above the outer ring nothing is drawn.
+const MARGIN = 50;
 
 export function Fabric() {
   const there = session.value.views.includes("fabric") && isAdmin();
@@ -80,8 +82,8 @@ function Loss({ seen, server }) {
       ${lost.length ? html`<p class="wrong">Nobody could serve ${lost.join(", ")} until ${server} is back: no copy is in sync.</p>` : ""}
       ${moved.length
         ? html`<p>${server} serves ${moved.length} ${moved.length === 1 ? "shard" : "shards"}. Within seconds ${moved.map(([shard, heir]) => html`<span class="move" key=${shard}><b>${shard}</b> → ${heir}</span>`)}</p>`
-        : !lost.length && html`<p>${server} serves nothing now: nobody would notice.</p>`}
-      ${!lost.length && html`<p class="muted">No message would be lost, and loose queues would go on at once on other shards.</p>`}
+        : !lost.length && html`<p>${server} serves nothing now${seen.servers[server] === "down" ? "; it is down" : ": nobody would notice"}.</p>`}
+      ${!lost.length && seen.servers[server] !== "down" && html`<p class="muted">No message would be lost, and loose queues would go on at once on other shards.</p>`}
     </div>`;
 }
 
@@ -101,7 +103,7 @@ function Drawing({ seen, servers, server }) {
   }
   const moves = server ? Object.entries(seen.losses[server].moves) : [];
   return html`
-    <svg class="rings" viewBox=${`0 0 ${SIZE} ${SIZE}`} role="group" aria-label=${`Two rings of ${servers.length} servers`}>
+    <svg class="rings" viewBox=${`0 ${MARGIN} ${SIZE} ${SIZE - MARGIN - 30}`} role="group" aria-label=${`Two rings of ${servers.length} servers`}>
       <defs><marker id="head" viewBox="0 0 8 8" refX="6" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8Z" /></marker></defs>
       ${[0, 1].map((ring) => html`<${Track} key=${ring} ring=${ring} direction=${seen.directions[ring]} count=${servers.length} />`)}
       ${moves.map(([shard, heir]) => html`<${Move} key=${shard} from=${places.get(`${server}/${shard}`)} to=${places.get(`${heir}/${shard}`)} />`)}
@@ -121,7 +123,7 @@ function Track({ ring, direction, count: servers }) {
     const [x, y] = at(middle, radius);
     return html`<path key=${i} class="arrow" d="M-5 -5L4 0L-5 5" transform=${`translate(${x} ${y}) rotate(${(middle * 180) / Math.PI + (direction > 0 ? 0 : 180)})`} />`;
   });
-  return html`<g class="track"><circle cx=${MIDDLE} cy=${MIDDLE} r=${radius} />${arrows}<text x=${MIDDLE} y=${ring ? MIDDLE + 5 : SIZE - 12}>ring ${ring + 1}</text></g>`;
+  return html`<g class="track"><circle cx=${MIDDLE} cy=${MIDDLE} r=${radius} />${arrows}<text x=${MIDDLE} y=${ring ? MIDDLE + 5 : MIDDLE + RADII[0] + 26}>ring ${ring + 1}</text></g>`;
 }
 
 function Node({ name, state, place: [x, y], picked }) {

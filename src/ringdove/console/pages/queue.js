@@ -40,7 +40,7 @@ export function Queue({ name }) {
         <${Stripes} stats=${stats} now=${now} />
       </div>
       <${Messages} name=${name} stats=${stats} settings=${info.settings} />
-      <${DeadLetters} name=${name} settings=${info.settings} />
+      <${DeadLetters} name=${name} settings=${info.settings} stats=${stats} />
       <${Settings} settings=${info.settings} />
       ${asking === "send" && html`<${SendForm} name=${name} settings=${info.settings} onClose=${close} />`}
       ${asking === "edit" && html`<${QueueForm} queue=${info} onClose=${close} onDone=${() => { close(); load(); toast("The settings are changed."); }} />`}
@@ -58,20 +58,22 @@ function Figures({ name, now, stats }) {
       <${Tile} label="Waiting" value=${count(row?.waiting)} note=${row?.delayed ? `${count(row.delayed)} due later` : ""} values=${points.map((point) => point.waiting)} colour="c3" />
       <${Tile} label="In flight" value=${count(row?.leased)} values=${points.map((point) => point.leased)} colour="c4" />
       <${Tile} label="Oldest" value=${row?.waiting ? age(row.oldest_ms, now.at_ms) : "–"} note=${row?.waiting ? "" : "nothing waits"} />
-      <${Tile} label="In" value=${rate(sent)} note=${`${count(row?.sent)} ever`} />
-      <${Tile} label="Out" value=${rate(out)} />
+      <${Tile} label="In" value=${rate(sent)} note=${`${count(row?.sent)} ever`} values=${speeds(points, "sent")} colour="c1" />
+      <${Tile} label="Out" value=${rate(out)} values=${speeds(points, "done")} colour="c2" />
       <${Tile} label="Stored" value=${bytes(row?.bytes)} note=${stats ? `${count(stats.messages)} messages` : ""} />
     </div>`;
 }
+
+// How fast a count grows, point by point.
+const speeds = (points, field) => points.map((point, i) => (i ? Math.max(0, (point[field] - points[i - 1][field]) / (point.t - points[i - 1].t)) : null));
 
 function Curves({ name, now }) {
   const points = track(name);
   const data = useMemo(() => {
     const times = points.map((point) => point.t);
-    const grown = (field) => points.map((point, i) => (i ? Math.max(0, (point[field] - points[i - 1][field]) / (point.t - points[i - 1].t)) : null));
     return {
       depth: [times, points.map((point) => point.waiting), points.map((point) => point.leased)],
-      rates: [times, grown("sent"), grown("done")],
+      rates: [times, speeds(points, "sent"), speeds(points, "done")],
     };
   }, [now]);
   return html`

@@ -23,7 +23,7 @@ import msgspec
 
 from ringdove import limits
 from ringdove.controllers.accounts import ALL, AccessKey, Account, may, owner_of
-from ringdove.errors import InvalidArgument, LimitExceeded, NotAuthorized
+from ringdove.errors import InvalidArgument, LimitExceeded, NotAuthorized, NotIdentified
 
 if TYPE_CHECKING:
     from ringdove.controllers.broker import Broker
@@ -95,7 +95,7 @@ class Sessions:
         """Who asks, if that is allowed to look; changes must also be proven to be wanted."""
         found = await self.maybe_visitor(request)
         if found is None:
-            raise NotAuthorized("Sign in: there is no session, or it has ended.")
+            raise NotIdentified("Sign in: there is no session, or it has ended.")
         if request.method not in _SAFE_METHODS:
             given = request.header(CSRF)
             if not secrets.compare_digest(given.encode(), found.csrf.encode()):
@@ -140,7 +140,7 @@ class Sessions:
         self._refuse_guessing(name)
         if not await self._accounts.check_password(name, password):
             self._note_failure(name)
-            raise NotAuthorized("There is no such account, or it has another password.")
+            raise NotIdentified("There is no such account, or it has another password.")
         self._failures.pop(name, None)
         account = await self._accounts.get(name)
         return await self._begin(account.id, _proof(account.password))
@@ -150,7 +150,7 @@ class Sessions:
         self._refuse_guessing(_SERVER)
         if not self._access.is_token(token.encode()):
             self._note_failure(_SERVER)
-            raise NotAuthorized("This is not the server's token.")
+            raise NotIdentified("This is not the server's token.")
         return await self._begin(_SERVER, self._token_proof())
 
     async def end(self, request: HttpRequest) -> None:

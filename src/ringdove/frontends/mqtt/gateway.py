@@ -21,6 +21,7 @@ from ringdove.errors import LimitExceeded, PacketRefused, RingdoveError, StoreUn
 from ringdove.frontends.mqtt.access import Doorman, Permissions
 from ringdove.frontends.mqtt.connection import Connection
 from ringdove.frontends.mqtt.delivery import Deliveries
+from ringdove.frontends.mqtt.downlink import Downlinks
 from ringdove.frontends.mqtt.message import Message
 from ringdove.frontends.mqtt.publishing import Publisher
 from ringdove.frontends.mqtt.retained import Retained
@@ -30,6 +31,7 @@ from ringdove.frontends.mqtt.sessions import Sessions, wanted_client_id, wanted_
 from ringdove.frontends.mqtt.statistics import Statistics
 from ringdove.frontends.mqtt.subscribing import Subscriber
 from ringdove.frontends.mqtt.turn import Turns
+from ringdove.frontends.mqtt.websocket import WebSocket
 from ringdove.frontends.mqtt.wills import Wills
 from ringdove.pending import Runner
 from ringdove.protocol.mqtt.packets import Reason
@@ -83,7 +85,7 @@ class Gateway:
         store = broker.store
         owner = secrets.token_hex(8)
         self._doorman = Doorman(broker, config.token, Permissions(config.permissions), rules)
-        self.turns = Turns(broker, self.runner, owner)
+        self.turns = Turns(broker, self.runner)
         self.routes = Routes(rules)
         self.retained = Retained()
         self.deliveries = Deliveries(store, self.runner, self.turns)
@@ -91,6 +93,8 @@ class Gateway:
         self.sessions = Sessions(store, self.routes, owner)
         self.wills = Wills(store, self.runner, self.publisher)
         self.subscriber = Subscriber(self)
+        self.downlinks = Downlinks(broker, self.runner, self.routes, self.publisher)
+        self._rules = rules
         self._store = store
         self._listeners: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
@@ -108,13 +112,19 @@ class Gateway:
         await self.sessions.load()
         await self.retained.load(self._store)
         await self.wills.load()
+        self.downlinks.open(self._rules.downlinks)
         self._sweep()
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+    async def listen(
+        self, host: str, port: int, tls: ssl.SSLContext | None = None, *, websocket: bool = False
+    ) -> int:
         """Listen on an address; answers the port, which is a free one for 0."""
-        listener = await self.loop.create_server(
-            lambda: Connection(self), host, port, ssl=tls, backlog=_BACKLOG
-        )
+
+        def make() -> asyncio.Protocol:
+            connection = Connection(self)
+            return WebSocket(connection) if websocket else connection
+
+        listener = await self.loop.create_server(make, host, port, ssl=tls, backlog=_BACKLOG)
         self._listeners.append(listener)
         bound: int = listener.sockets[0].getsockname()[1]
         return bound
@@ -126,6 +136,7 @@ class Gateway:
             listener.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
+        self.downlinks.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limits.DRAIN_S_MAX):
                 await self.turns.settled()

@@ -8,7 +8,7 @@ then do subscribers see it.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ringdove.errors import (
     InvalidArgument,
@@ -46,18 +46,17 @@ _REASONS: dict[type[RingdoveError], Reason] = {
 SYSTEM = "$SYS/"
 
 
-class Post(NamedTuple):
-    """A message until its turn is over."""
-
-    #: Who published it; None when the server did itself.
-    connection: Connection | None
-    packet: Publish
-    #: What subscribers get, if there are any.
-    message: Message | None
-    targets: Iterable[Target]
-    #: By which its turn knows whether its queue took it; 0 when it goes to none.
-    mark: int
-    then: Callable[[RingdoveError | None], None] | None = None
+#: A message until its turn is over: who published it, None when the server did itself; its packet;
+#: what subscribers get, and who they are, if there are any; the mark by which its turn knows
+#: whether its queue took it, 0 when it goes to none; and what the server wants to be called then.
+Post = tuple[
+    "Connection | None",
+    "Publish",
+    "Message | None",
+    "Iterable[Target]",
+    int,
+    "Callable[[RingdoveError | None], None] | None",
+]
 
 
 class Publisher:
@@ -83,9 +82,10 @@ class Publisher:
         if packet.qos == 2 and session.lasting:
             if packet.packet_id in session.storing:
                 # It came before, over a connection that broke, and is answered with that one.
-                turn.posts.append(Post(connection, packet, None, (), 0))
+                turn.posts.append((connection, packet, None, (), 0, None))
                 return
             message_id = session.begin_storing(packet.packet_id)
+            turn.flights.add(session)
         route = self._routes.find(packet.topic)
         try:
             mark = self._put(turn, route, packet, message_id)
@@ -93,7 +93,7 @@ class Publisher:
         except RingdoveError as error:
             self._refuse(turn, connection, packet, error)
             return
-        turn.posts.append(Post(connection, packet, message, targets, mark))
+        turn.posts.append((connection, packet, message, targets, mark, None))
 
     def publish_message(
         self,
@@ -114,7 +114,7 @@ class Publisher:
             if then is not None:
                 then(error)
             return
-        turn.posts.append(Post(None, packet, message, targets, mark, then))
+        turn.posts.append((None, packet, message, targets, mark, then))
 
     def _turn(self) -> Turn:
         turn = self._turns.now
@@ -125,8 +125,9 @@ class Publisher:
     def _put(self, turn: Turn, route: Route, packet: Publish, message_id: bytes | None) -> int:
         if route.queue is None:
             return 0
-        topic = None if route.named else packet.topic
-        attributes = attributes_of(topic, packet.properties)
+        attributes = route.attributes
+        if packet.properties is not None:
+            attributes = attributes_of(route.topic, packet.properties)
         return turn.put(route.queue, packet.payload, route.key, attributes, message_id)
 
     def _address(
@@ -138,9 +139,9 @@ class Publisher:
         message: Message | None = None,
     ) -> tuple[Message | None, Iterable[Target]]:
         """Give copies to lasting sessions and to the retained messages; who gets one later."""
-        targets = route.chosen()
-        if not targets and not packet.retain:
+        if not packet.retain and not route.wanted:
             return None, ()
+        targets = route.chosen()
         if message is None:
             message = Message.of(packet, self._deliveries.now_ms())
         for target in targets:
@@ -157,7 +158,7 @@ class Publisher:
         """Answer in the order in which messages came."""
         turn.marks += 1
         turn.refused[turn.marks] = error
-        turn.posts.append(Post(connection, packet, None, (), turn.marks))
+        turn.posts.append((connection, packet, None, (), turn.marks, None))
 
     # -- afterwards -----------------------------------------------------------------------------
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringdove import limits
+from ringdove.frontends.mqtt.message import attributes_of
+from ringdove.protocol.mqtt.rules import topic_of
 from ringdove.protocol.mqtt.topics import FilterTree, parse_filter
 
 if TYPE_CHECKING:
@@ -30,13 +32,15 @@ class Target(NamedTuple):
 class Route:
     """See the module."""
 
-    __slots__ = ("_shared", "_turn", "key", "named", "queue", "targets")
+    __slots__ = ("_shared", "_turn", "attributes", "key", "queue", "targets", "topic")
 
-    def __init__(self, queue: str | None, key: bytes, *, named: bool) -> None:
+    def __init__(self, topic: str, queue: str | None, key: bytes) -> None:
         self.queue = queue
         self.key = key
-        #: Whether the queue has the topic's name, so that consumers need not be told it.
-        self.named = named
+        #: What consumers of the queue are told of the topic: nothing where its name tells it.
+        self.topic = None if queue is not None and topic_of(queue) == topic else topic
+        #: The attributes of a message without properties.
+        self.attributes = attributes_of(self.topic, None)
         self.targets: list[Target] = []
         #: Per group of a shared subscription: its members, and whose turn it is.
         self._shared: list[list[Target]] = []
@@ -45,6 +49,11 @@ class Route:
     def share(self, members: list[Target]) -> None:
         """Add a group of which one member gets each message."""
         self._shared.append(members)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody subscribes."""
+        return bool(self.targets or self._shared)
 
     def chosen(self) -> Iterable[Target]:
         """The targets of one message."""
@@ -104,7 +113,7 @@ class Routes:
 
     def _make(self, topic: str) -> Route:
         queue, key = self._rules.place(topic)
-        route = Route(queue, key, named=queue == topic)
+        route = Route(topic, queue, key)
         own: dict[Session, list[Subscription]] = {}
         groups: dict[str, list[Target]] = {}
         for session, subscription in self._tree.find(topic):

@@ -173,9 +173,8 @@ class Session:
     def begin_storing(self, packet_id: int) -> bytes:
         """A message of QoS 2 has come: what makes it recognisable if it comes again.
 
-        Queues drop what they have seen by it. It is the same until the identifier is released,
-        even if the server crashes before it has noted that the message is stored: either no release
-        came in between, or the note of that release knows when this message came.
+        Queues drop what they have seen by it. It is the same until the identifier is released, even
+        if the server crashes: the flight that knows it is durable no later than the message.
         """
         self.storing.add(packet_id)
         releases = self.flight.storing.setdefault(packet_id, self.flight.releases)

@@ -60,6 +60,7 @@ class Subscriber:
             subscription = session.subscriptions.get(one.pattern)
             if subscription is not None:
                 self._gateway.routes.add(session, subscription)
+                self._gateway.downlinks.subscribed(one.pattern)
         if not connection.open:
             return
         connection.machine.subscribed(packet.packet_id, reasons)

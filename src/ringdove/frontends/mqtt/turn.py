@@ -26,17 +26,18 @@ from ringdove.errors import (
 )
 from ringdove.frontends.mqtt.session import (
     FLIGHT_PREFIX,
-    SESSION_PREFIX,
     encode_record,
     record_name,
 )
 from ringdove.pending import Pending
+from ringdove.stores.base import StripeId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from ringdove.controllers.broker import Broker
     from ringdove.core.attributes import Attributes
+    from ringdove.frontends.mqtt.publishing import Post
     from ringdove.frontends.mqtt.session import Session
     from ringdove.pending import Runner
 
@@ -75,7 +76,7 @@ class Turn:
 
     __slots__ = (
         "appends", "batches", "exact", "failure", "flights", "marks", "over", "posts",
-        "refused", "retained", "saves", "then", "waiting",
+        "refused", "retained", "then", "waiting",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -86,12 +87,11 @@ class Turn:
         self.appends: dict[Session, list[tuple[bytes, bytes | None]]] = {}
         #: Records by key; None for those to be removed.
         self.retained: dict[str, tuple[bytes, int] | None] = {}
-        self.saves: set[Session] = set()
         self.flights: set[Session] = set()
         #: Called at the end, with the error that concerns all if there is one.
         self.then: list[Callable[[RingdoveError | None], None]] = []
         #: What publishers and subscribers get when the turn is over; see `publishing`.
-        self.posts: list[Any] = []
+        self.posts: list[Post] = []
         self.marks = 0
         #: What the store still has to answer.
         self.waiting = 0
@@ -134,12 +134,12 @@ class Turn:
 class Turns:
     """The turns of a gateway."""
 
-    def __init__(self, broker: Broker, runner: Runner, owner: str) -> None:
+    def __init__(self, broker: Broker, runner: Runner) -> None:
         self._broker = broker
         self._store = broker.store
         self._runner = runner
-        #: The name of this server in sessions' records.
-        self.owner = owner
+        #: Whether what is handed to the store first is durable first: on one node it is.
+        self._in_order = self._store.node_of(StripeId(0, 0, 0)) is None
         self._gathering: Turn | None = None
         self._under_way: deque[Turn] = deque()
         self._created = 0
@@ -165,6 +165,25 @@ class Turns:
             return
         self._under_way.append(turn)
         turn.waiting = 1
+        if turn.exact and turn.flights and not self._in_order:
+            self._begin(turn, self._save_flights_first(turn))
+        else:
+            for session in turn.flights:
+                self._begin(turn, self._save_flight(session))
+            self._begin_messages(turn)
+        self._answered(turn, None, None)
+
+    async def _save_flights_first(self, turn: Turn) -> None:
+        for session in turn.flights:
+            await self._save_flight(session)
+        self._begin_messages(turn)
+
+    def _begin_messages(self, turn: Turn) -> None:
+        """Store everything but flights, which must not be durable later than these.
+
+        A message of QoS 2 is recognised by what its session's flight says of it (see
+        `Session.begin_storing`); without that it would be taken for another one.
+        """
         for queue, batch in turn.batches.items():
             self._begin(turn, self._send(turn, queue, batch))
         for queue, batch in turn.exact.items():
@@ -173,11 +192,6 @@ class Turns:
             self._begin(turn, self._append(session, found))
         for key, value in turn.retained.items():
             self._begin(turn, self._retain(key, value))
-        for session in turn.saves:
-            self._begin(turn, self._save(session))
-        for session in turn.flights:
-            self._begin(turn, self._save_flight(session))
-        self._answered(turn, None, None)
 
     def _begin(self, turn: Turn, work: Coroutine[Any, Any, None]) -> None:
         turn.waiting += 1
@@ -261,11 +275,6 @@ class Turns:
             await self._store.remove(key)
         else:
             await self._store.put(key, value[0], expires_ms=value[1])
-
-    async def _save(self, session: Session) -> None:
-        if session.lasting:
-            key = SESSION_PREFIX + record_name(session.client_id)
-            await self._store.put(key, encode_record(session.record(self.owner)))
 
     async def _save_flight(self, session: Session) -> None:
         if session.lasting:

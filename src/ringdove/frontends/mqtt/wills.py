@@ -102,9 +102,9 @@ class Wills:
         self._runner.spawn(self._store.put(key, encode_record(will)), _noted)
 
     def hurry(self, client_id: str) -> None:
-        """A client's session ends: a will that waits is due."""
+        """A client's session ends: a will that waits for its delay is due."""
         will = self._due.get(client_id)
-        if will is not None:
+        if will is not None and will.delay_s:
             self._publish(will)
 
     def sweep(self) -> None:

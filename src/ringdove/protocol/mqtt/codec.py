@@ -442,6 +442,11 @@ def _ack_writer(kind: int) -> Callable[[Any, int], bytes]:
     return write
 
 
+def encode_puback(packet_id: int) -> bytes:
+    """A PUBACK that all is well, in both versions."""
+    return _ACK.pack(PUBACK << 4, 2, packet_id)
+
+
 def _write_subscribe(packet: p.Subscribe, version: int) -> bytes:
     parts = [_U16.pack(packet.packet_id), _props(packet.properties, version)]
     for one in packet.filters:

@@ -4,6 +4,7 @@
     commands/+ -> commands.{2}                         a queue for each device
     chat/# -> none                                     for subscribers only, in no queue
     configuration => devices/{key}/config, retain      messages of a queue go to these topics
+    orders.{2} => devices/+/orders                     from a queue for each device that subscribes
 
 The first rule whose filter matches decides. A topic that no rule names belongs to the queue of its
 own name, written with the characters that names of queues may have:
@@ -49,10 +50,17 @@ class Place(NamedTuple):
 class Downlink(NamedTuple):
     """A queue whose messages are published."""
 
+    #: Perhaps with levels of the topic, such as '{2}': a queue for each topic.
     queue: str
-    #: Perhaps with '{key}', which stands for the message's key.
+    #: Perhaps with '{key}', which stands for the message's key, or '+' if there are many queues.
     topic: str
     retain: bool
+
+    def of_topic(self, topic: str) -> Downlink | None:
+        """The one that serves a topic, of many; None when none does."""
+        if "{" not in self.queue or not matches(self.topic, topic) or not is_topic(topic):
+            return None
+        return Downlink(_fill(self.queue, ["", *topic.split("/")]), topic, self.retain)
 
     def topic_for(self, key: bytes) -> str | None:
         """The topic of a message; None when its key makes none."""
@@ -89,16 +97,20 @@ class Rules:
             check_name(_SEGMENT.sub("x", up["queue"]))
             self._uplinks.append(_Uplink(up["topic"], up["queue"], int(up["segment"] or 0)))
         elif down is not None:
-            topic = down["topic"]
-            if not is_topic(topic.replace(_KEY, "x")):
-                raise InvalidArgument(f"{topic!r} is no topic to publish to, in rule {text!r}.")
-            check_name(down["queue"])
-            self.downlinks.append(Downlink(down["queue"], topic, down["retain"] is not None))
+            self._add_downlink(down, text)
         else:
             raise InvalidArgument(
                 f"{text!r} is no rule: say 'meters/+/reading -> readings, key = segment 2' or "
                 "'configuration => devices/{key}/config, retain'."
             )
+
+    def _add_downlink(self, found: re.Match[str], text: str) -> None:
+        queue, topic = found["queue"], found["topic"]
+        check_name(_SEGMENT.sub("x", queue))
+        good = is_filter(topic) if _SEGMENT.search(queue) else is_topic(topic.replace(_KEY, "x"))
+        if not good:
+            raise InvalidArgument(f"{topic!r} is no topic to publish to, in rule {text!r}.")
+        self.downlinks.append(Downlink(queue, topic, found["retain"] is not None))
 
     def place(self, topic: str) -> Place:
         """Where messages of a topic go."""

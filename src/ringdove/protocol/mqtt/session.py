@@ -27,7 +27,7 @@ import msgspec
 
 from ringdove.errors import PacketRefused
 from ringdove.protocol.mqtt import packets as p
-from ringdove.protocol.mqtt.codec import Decoder, encode
+from ringdove.protocol.mqtt.codec import Decoder, encode, encode_puback
 from ringdove.protocol.mqtt.packets import V5, Reason
 from ringdove.protocol.mqtt.properties import forbidden
 from ringdove.protocol.mqtt.topics import is_topic
@@ -285,7 +285,10 @@ class ServerMachine:
         """A message is stored, or refused: acknowledge it."""
         if qos == 1:
             self._incoming.pop(packet_id, None)
-            self._write(p.PubAck(packet_id, reason))
+            if reason:
+                self._write(p.PubAck(packet_id, reason))
+            else:
+                self._out.append(encode_puback(packet_id))
         elif qos == 2:
             if reason >= 0x80:
                 self._incoming.pop(packet_id, None)

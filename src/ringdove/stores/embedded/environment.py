@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 #: The version of the directory layout and of the keys described above.
 FORMAT_VERSION = 1
 
+#: What DIR/format says while a copy of another directory is made (replica.py).
+UNFINISHED = "ringdove unfinished copy\n"
+
 DATABASES = (
     "stripes", "tails", "log", "subs", "done", "leases",
     "producers", "ids", "id_times", "graves", "records", "meta",
@@ -327,6 +330,11 @@ def _create(path: Path) -> None:
 
 def check_format_text(path: Path, text: str) -> None:
     """Refuse a directory whose format this program does not know."""
+    if text == UNFINISHED:
+        raise FormatUnknown(
+            f"{path} holds a part of another directory. Start the standby that was copying again: "
+            "it begins anew."
+        )
     if text.strip() != f"ringdove {FORMAT_VERSION}":
         raise FormatUnknown(
             f"{path} has format {text.strip()!r}; this program knows 'ringdove {FORMAT_VERSION}'. "

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import random
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from ringdove import limits
@@ -20,7 +19,6 @@ from ringdove.clock import Clock, SystemClock
 from ringdove.core.settings import check_name
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION, find_time, parts
 from ringdove.errors import ConnectionClosed, StoreCorrupted
-from ringdove.pending import Pending, on_event_loop
 from ringdove.stores import local
 from ringdove.stores.base import (
     Claim,
@@ -35,6 +33,7 @@ from ringdove.stores.base import (
 from ringdove.stores.embedded import records
 from ringdove.stores.embedded.append import Append
 from ringdove.stores.embedded.environment import Directory, Environment, maybe_find
+from ringdove.stores.embedded.readers import Readers
 from ringdove.stores.embedded.state import (
     NUMBER,
     OFFSET,
@@ -61,15 +60,12 @@ if TYPE_CHECKING:
     from ringdove.core.index import Index
     from ringdove.core.settings import Durability, QueueSettings
     from ringdove.errors import ClientError
-
-T = TypeVar("T")
+    from ringdove.pending import Pending
+    from ringdove.stores.embedded.shipping import Oversight, Shipping
 
 #: How far the time of the last commit may be ahead of this machine's clock: a year. Anything more
 #: would expire everything that waits.
 _CLOCK_AHEAD_MS_MAX = 366 * 24 * 3600 * 1000
-
-#: Threads that read from disk on behalf of an event loop.
-_READ_THREADS = 4
 
 
 class EmbeddedStore(local.OneNode):
@@ -87,7 +83,10 @@ class EmbeddedStore(local.OneNode):
         #: Dropped stripes that somebody still works with: there is never a second state for one.
         self._evicted: WeakValueDictionary[StripeId, StripeState] = WeakValueDictionary()
         self._closed = False
-        self._readers: ThreadPoolExecutor | None = None
+        #: Set where somebody else may take over: asked before every operation.
+        self.oversight: Oversight | None = None
+        self._shipping: Shipping | None = None
+        self._readers = Readers()
         self._directory = Directory(self.path)
         self._writers: dict[Durability, Writer] = {}
         try:
@@ -106,6 +105,7 @@ class EmbeddedStore(local.OneNode):
         if written is not None:
             self._resume_clock(written, env)
         writer = Writer(env, self._directory, self.clock, self._lock, self._cache)
+        writer.shipping = self._shipping
         writer.graves = graves
         writer.on_sweep = Sweep(writer, self._lock, self._states, self._maybe_state).run
         self._writers[durability] = writer
@@ -129,8 +129,7 @@ class EmbeddedStore(local.OneNode):
             self._closed = True
         for writer in self._writers.values():
             writer.close()
-        if self._readers is not None:
-            self._readers.shutdown()
+        self._readers.close()
         for writer in self._writers.values():
             writer.env.close()
         self._directory.close(clean=True)
@@ -215,6 +214,8 @@ class EmbeddedStore(local.OneNode):
     ) -> Pending[list[Appended | ClientError]]:
         """`append`, without waiting: for producers that keep several blocks in flight."""
         state = self._state(stripe)
+        if self.oversight is not None:
+            self.oversight.check_append()
         return self._submit(state, partial(Append, state, segments, version))
 
     async def lease(
@@ -235,7 +236,7 @@ class EmbeddedStore(local.OneNode):
 
         index = state.stripe.subscriptions.get(subscription)
         near = index is None or index.scan >= state.stripe.tail or state.in_memory(index.scan)
-        return lease() if near else await self._off_loop(lease)
+        return lease() if near else await self._readers.run(lease)
 
     def _lease(
         self,
@@ -346,7 +347,7 @@ class EmbeddedStore(local.OneNode):
 
         with self._lock:
             near = state.near_blocks(offset, messages_max, bytes_max)
-        return near or await self._off_loop(read)
+        return near or await self._readers.run(read)
 
     async def find(self, stripe: StripeId, time_ms: int) -> int:
         """See StripeStore."""
@@ -356,7 +357,7 @@ class EmbeddedStore(local.OneNode):
             with self._lock:
                 return find_time(state, state.stripe.head, state.stripe.tail, time_ms)
 
-        return await self._off_loop(find)
+        return await self._readers.run(find)
 
     async def subscribe(self, stripe: StripeId, subscription: str, start: Start) -> int:
         """See StripeStore."""
@@ -485,7 +486,7 @@ class EmbeddedStore(local.OneNode):
                 oldest_ms = 0 if empty else state.block_at(state.stripe.head).stored_ms
                 return stripe_stats(state.stripe, oldest_ms, self.clock.now_ms())
 
-        return await self._off_loop(stats)
+        return await self._readers.run(stats)
 
     def watch(self, stripe: StripeId) -> Pending[None]:
         """See StripeStore."""
@@ -526,9 +527,15 @@ class EmbeddedStore(local.OneNode):
 
     async def compact(self) -> tuple[int, int]:
         """Give free space back to the disk; everything waits meanwhile. Bytes before and after."""
-        return await self._off_loop(
+        return await self._readers.run(
             lambda: compact(self._directory, list(self._writers.values()), self._lock)
         )
+
+    def share(self, shipping: Shipping | None) -> list[Writer]:
+        """Have new environments shipped from the start; answers the writers of those there are."""
+        with self._lock:
+            self._shipping = shipping
+            return list(self._writers.values())
 
     # -- inside ---------------------------------------------------------------------------------
 
@@ -542,6 +549,8 @@ class EmbeddedStore(local.OneNode):
     def _refuse_closed(self) -> None:
         if self._closed:
             raise ConnectionClosed("The store has been closed.")
+        if self.oversight is not None:
+            self.oversight.check()
 
     def _maybe_state(self, stripe: StripeId) -> StripeState | None:
         with self._lock:
@@ -580,20 +589,3 @@ class EmbeddedStore(local.OneNode):
         expired = state.expire(now_ms)
         if state.hide_trimmed(now_ms) or expired:
             self._writer(state).touch(state)
-
-    async def _off_loop(self, read: Callable[[], T]) -> T:
-        """Run a read that may touch the disk: here for a synchronous caller, else in a thread."""
-        if not on_event_loop():
-            return read()
-        if self._readers is None:
-            self._readers = ThreadPoolExecutor(_READ_THREADS, "ringdove-reader")
-        pending: Pending[T] = Pending()
-
-        def work() -> None:
-            try:
-                pending.resolve(read())
-            except BaseException as error:  # noqa: BLE001  delivered to whoever awaits
-                pending.fail(error)
-
-        self._readers.submit(work)
-        return await pending

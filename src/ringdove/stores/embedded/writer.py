@@ -10,7 +10,8 @@ changed index entries collected. *Write* puts it all into the LMDB transaction a
 it, both without the lock, so receivers go on meanwhile. *Publish* makes the new tail visible and
 answers. Nobody sees a message before it is as durable as promised. If anything fails before
 publishing, nothing has happened: appended blocks were never visible, and collected index changes
-are put back for the next commit.
+are put back for the next commit. While a standby follows (shipping.py), what is written is shipped
+to it as well, both disks sync at the same time, and it is published when both have it.
 
 Ctrl-C may strike the leader anywhere. Operations therefore stay queued until they are answered, and
 a commit stays `_unsettled` until it is published or put back: the next leader finishes either
@@ -34,6 +35,7 @@ from ringdove.pending import Pending
 from ringdove.stores.base import STRIPE_KEY_BYTES
 from ringdove.stores.embedded.append import Append, apply_append
 from ringdove.stores.embedded.environment import translated
+from ringdove.stores.embedded.shipping import Parcel, RecordingTxn
 from ringdove.stores.embedded.state import (
     NUMBER,
     OFFSET,
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from ringdove.core.index import Index
     from ringdove.core.runs import IndexChanges
     from ringdove.stores.embedded.environment import Directory, Environment
+    from ringdove.stores.embedded.shipping import Shipping
 
 
 _log = logging.getLogger(__name__)
@@ -125,6 +128,10 @@ class Writer:
         self.graves: list[bytes] = []
         #: Set by the owner: called now and then from the writer thread.
         self.on_sweep: Callable[[], None] = _nothing
+        #: Set while a standby follows, between commits: where they are shipped to.
+        self.shipping: Shipping | None = None
+        #: Why nothing is committed any more, once a commit could not be shipped.
+        self._given_up: RingdoveError | None = None
         self._directory = directory
         self._queue: deque[Operation] = deque()
         self._unsettled: GroupCommit | None = None
@@ -184,7 +191,8 @@ class Writer:
     def _kick(self, inline: bool) -> None:  # noqa: FBT001  a callback
         """Have the queue committed: here if that is short and allowed, else by the writer thread.
 
-        Waking a thread and being woken costs more than a short commit does.
+        Waking a thread and being woken costs more than a short commit does. One that waits for a
+        standby is not short.
         """
         if inline and self._is_short() and self._turn.acquire(blocking=False):
             try:
@@ -195,6 +203,8 @@ class Writer:
             self._wake.set()
 
     def _is_short(self) -> bool:
+        if self.shipping is not None:
+            return False
         if self._commit_s > limits.INLINE_COMMIT_S_MAX:
             self._commit_s *= _FORGET_SLOW  # Try again some time.
             return False
@@ -301,20 +311,16 @@ class Writer:
         return second is None
 
     def _commit(self, operations: list[Operation]) -> RingdoveError | None:
+        if self._given_up is not None:
+            return self._given_up
         began_s = time.perf_counter()
         commit = self._unsettled = GroupCommit(self, operations)
         failure: RingdoveError | None = None
         try:
-            txn = self.env.lmdb.begin(write=True, buffers=True)
-            try:
-                with self.lock:
-                    commit.apply(txn)
-                commit.write(txn)
-                commit.txn_id = txn.id()
-                txn.commit()
-            except BaseException:
-                txn.abort()
-                raise
+            if self.shipping is None:
+                self._write(commit)
+            else:
+                self._write_and_ship(commit, self.shipping)
             commit.committed = True
         except lmdb.Error as error:
             failure = translated(error, self.env.path)
@@ -327,6 +333,42 @@ class Writer:
         self._commit_s += (time.perf_counter() - began_s - self._commit_s) * _COMMIT_WEIGHT
         return failure
 
+    def _write(self, commit: GroupCommit, parcel: Parcel | None = None) -> None:
+        """The transaction; with a parcel, what it changes is shipped just before it happens."""
+        txn = self.env.lmdb.begin(write=True, buffers=True)
+        try:
+            used = txn if parcel is None else RecordingTxn(txn, self.env, parcel.edits)
+            with self.lock:
+                commit.apply(used)
+            commit.write(used)
+            commit.txn_id = txn.id()
+            if parcel is not None:
+                parcel.send()
+            txn.commit()
+        except BaseException:
+            txn.abort()
+            raise
+
+    def _write_and_ship(self, commit: GroupCommit, shipping: Shipping) -> None:
+        """Commit here and there; what is not confirmed is the last that is ever committed."""
+        parcel = Parcel(self.env, shipping)
+        try:
+            self._write(commit, parcel)
+        except Exception:
+            self._or_give_up(parcel.take_back)
+            raise
+        commit.doubt = self._or_give_up(parcel.confirm)
+
+    def _or_give_up(self, settle: Callable[[], RingdoveError | None]) -> RingdoveError | None:
+        """Have both directories agree; where that fails, only opening this one anew can go on."""
+        try:
+            return settle()
+        except RingdoveError as error:
+            self._given_up = error
+        except lmdb.Error as error:
+            self._given_up = translated(error, self.env.path)
+        raise self._given_up
+
 
 class GroupCommit:
     """One transaction on behalf of many."""
@@ -335,6 +377,8 @@ class GroupCommit:
         #: Of the transaction, once it is about to be committed.
         self.txn_id = 0
         self.committed = False
+        #: What appends are told although they are stored: that it is not where it should be, too.
+        self.doubt: RingdoveError | None = None
         self._writer = writer
         self._db = writer.env.db
         self._operations = operations
@@ -416,7 +460,16 @@ class GroupCommit:
                 operation.pending.fail(refusal)
         for operation in self._operations:
             if not operation.pending.done:
-                operation.pending.resolve(_answer(operation))
+                self._answer(operation)
+
+    def _answer(self, operation: Operation) -> None:
+        if isinstance(operation, Append):
+            if self.doubt is None:
+                operation.pending.resolve(operation.answers)
+            else:
+                operation.pending.fail(self.doubt)
+        else:
+            operation.pending.resolve(operation.result if isinstance(operation, Change) else None)
 
     def put_back(self) -> None:
         """Nothing was written: have the next commit try the index changes again."""
@@ -487,12 +540,6 @@ class GroupCommit:
                 return
             txn.delete(key, db=self._db["graves"])
             self._buried.add(key)
-
-
-def _answer(operation: Operation) -> Any:
-    if isinstance(operation, Append):
-        return operation.answers
-    return operation.result if isinstance(operation, Change) else None
 
 
 def _nothing() -> None:

@@ -1,0 +1,153 @@
+"""Who may connect, and which topics are his."""
+
+import socket
+import ssl
+
+import paho.mqtt.client as paho
+import pytest
+import trustme
+from paho.mqtt.enums import CallbackAPIVersion
+
+import ringdove
+from mqtt.wire import Wire
+from ringdove.errors import InvalidArgument
+from ringdove.frontends.mqtt.access import Identity, Permissions
+from ringdove.protocol.mqtt import packets as p
+from ringdove.protocol.mqtt.codec import encode
+from ringdove.protocol.mqtt.packets import V5, Reason
+from ringdove.protocol.mqtt.rules import Rules
+from server.running import wait_for
+
+
+def answer(server, version=V5, **fields):
+    with Wire(server.server.mqtt_port, version) as wire:
+        return wire.connect("device", **fields).reason
+
+
+def test_with_a_token_nobody_comes_in_without(own_server, version):
+    server = own_server(token="secret")
+    assert answer(server, version, username="x", password=b"secret") == 0
+    for fields in ({}, {"username": "x"}, {"username": "x", "password": b"other"}):
+        assert answer(server, version, **fields) == Reason.BAD_CREDENTIALS
+
+
+def test_accounts_come_in_with_a_password_or_a_key_and_use_the_topics_of_their_queues(own_server):
+    server = own_server()
+    broker = server.server._broker
+    _, key = server.call(broker.accounts.create("ann", password="correct horse"))
+    server.call(broker.accounts.grant("ann", "meters.*", ["send"]))
+    server.call(broker.accounts.grant("ann", "commands", ["receive"]))
+    assert answer(server) == Reason.BAD_CREDENTIALS
+    assert answer(server, username="ann", password=b"wrong one") == Reason.BAD_CREDENTIALS
+    assert answer(server, username=key.id, password=b"wrong") == Reason.BAD_CREDENTIALS
+    assert answer(server, username=key.id, password=key.secret.encode()) == 0
+    with Wire(server.server.mqtt_port) as wire:
+        assert wire.connect(username="ann", password=b"correct horse").reason == 0
+        assert wire.publish("meters/7", b"1", 1).reason == 0
+        assert wire.publish("other", b"1", 1).reason == Reason.NOT_AUTHORIZED
+        assert wire.publish("other", b"1", 2).reason == Reason.NOT_AUTHORIZED
+        granted = wire.subscribe("commands", "meters/7", "#", qos=1)
+        assert granted == [1, Reason.NOT_AUTHORIZED, Reason.NOT_AUTHORIZED]
+    with Wire(server.server.mqtt_port) as wire:
+        refused = wire.connect(username="ann", password=b"correct horse", will=p.Will("other", b""))
+        assert refused.reason == Reason.NOT_AUTHORIZED
+    with ringdove.connect(server.url) as rd:
+        assert [queue.name for queue in rd.queues()] == ["meters.7"]
+
+
+def test_permissions_name_the_topics_of_each_device(own_server, version):
+    server = own_server(mqtt_permissions=("send meters/%c/#", "receive devices/%u/#"))
+    with Wire(server.server.mqtt_port, version) as wire:
+        wire.connect("m1", username="ann")
+        wire.publish("meters/m1/reading", b"1", 1)
+        refused = Reason.NOT_AUTHORIZED if version == V5 else 0x80
+        assert wire.subscribe("devices/ann/+", "devices/#", "devices/bob/x", qos=1) == [
+            1,
+            refused,
+            refused,
+        ]
+        if version == V5:
+            assert wire.publish("meters/m2/reading", b"1", 1).reason == Reason.NOT_AUTHORIZED
+            assert wire.publish("meters/m1", b"1", 1).reason == 0
+        else:
+            wire.send(p.Publish("meters/m2/reading", b"1", 1, 99))
+            assert wire.closed() is None
+
+
+def test_a_name_cannot_widen_its_permission():
+    permissions = Permissions(["send a/%u/#"])
+    for name in ("+", "#", "x/y", ""):
+        who = Identity(name, "c", permissions, Rules())
+        assert not who.may_send("a/b/c")
+        assert not who.may_send(f"a/{name}/c")
+    assert Identity("b", "c", permissions, Rules()).may_send("a/b/c")
+
+
+@pytest.mark.parametrize("text", ["", "send", "manage a", "send a/#/b"])
+def test_what_is_no_permission_is_refused(text):
+    with pytest.raises(InvalidArgument):
+        Permissions([text])
+
+
+@pytest.fixture(scope="module")
+def authority():
+    return trustme.CA()
+
+
+@pytest.fixture
+def secure_server(own_server, authority, tmp_path):
+    certificate = authority.issue_cert("localhost", "127.0.0.1")
+    files = {
+        "chain": tmp_path / "chain.pem",
+        "key": tmp_path / "key.pem",
+        "ca": tmp_path / "ca.pem",
+    }
+    certificate.cert_chain_pems[0].write_to_path(files["chain"])
+    certificate.private_key_pem.write_to_path(files["key"])
+    authority.cert_pem.write_to_path(files["ca"])
+    return own_server(
+        tls_cert=str(files["chain"]), tls_key=str(files["key"]), tls_client_ca=str(files["ca"]),
+        mqtt_permissions=("send meters/%u/#", "receive meters/%u/#"),
+    )  # fmt: skip
+
+
+def test_a_certificate_says_who_a_device_is(secure_server, authority):
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
+    authority.configure_trust(context)
+    authority.issue_cert("meter-7.example", common_name="meter-7").configure_cert(context)
+    got, refused = [], []
+    client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+    client.tls_set_context(context)
+    client.on_message = lambda *args: got.append(args[2].payload)
+    client.on_publish = lambda *args: refused.append(args[3].value)
+
+    def go_on(*_):
+        client.publish("meters/meter-7/reading", b"mine", 1)
+        client.publish("meters/meter-8/reading", b"not mine", 1)
+
+    client.on_subscribe = go_on
+    client.on_connect = lambda *args: client.subscribe("meters/meter-7/#", 1)
+    client.connect("127.0.0.1", secure_server.server.mqtt_port)
+    client.loop_start()
+    wait_for(lambda: len(refused) == 2 and got, "answers over TLS")
+    assert got == [b"mine"]
+    assert sorted(refused) == [0, Reason.NOT_AUTHORIZED]
+    client.disconnect()
+    client.loop_stop()
+
+
+def test_without_a_certificate_of_the_authority_there_is_no_connection(secure_server, authority):
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
+    authority.configure_trust(context)
+    with (
+        socket.create_connection(("127.0.0.1", secure_server.server.mqtt_port), 30) as plain,
+        pytest.raises(OSError),
+    ):
+        _converse(context, plain)
+
+
+def _converse(context, plain):
+    with context.wrap_socket(plain, server_hostname="127.0.0.1") as secure:
+        secure.sendall(encode(p.Connect("stranger", V5), V5))
+        if not secure.recv(100):
+            raise ConnectionError("The server hung up.")
