@@ -200,13 +200,17 @@ FEED_QUEUES_MAX = 200
 COAP_RATE = 2_000
 
 #: Requests over CoAP that a server remembers to recognise repetitions, for 247 s: those of the rate
-#: above, at about 200 bytes each; and the bytes of their answers.
+#: above, at about 110 bytes each; and the bytes of their answers.
 COAP_EXCHANGES_MAX = 600_000
 COAP_EXCHANGE_BYTES_MAX = 64 * 1024 * 1024
 
 #: Requests over CoAP under way, most of them parked; and observations. Each takes a few KB.
 COAP_REQUESTS_MAX = 10_000
 COAP_OBSERVERS_MAX = 20_000
+
+#: Notifications and late responses over CoAP that are on their way, of up to 1 KB each: one for
+#: each observer, and as many again as there may be requests.
+COAP_UNACKNOWLEDGED_MAX = COAP_OBSERVERS_MAX + COAP_REQUESTS_MAX
 
 #: Seconds that a receive over CoAP waits, and after which an observer that had nothing to hear is
 #: asked for a sign of life.

@@ -39,6 +39,6 @@ def device(server: ServerThread) -> Iterator[Device]:
         yield found
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def port(server: ServerThread) -> int:
     return server.server.coap_port

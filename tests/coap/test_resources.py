@@ -88,6 +88,7 @@ class TestReceiving:
         assert (answer.code, answer.payload) == (Code.CONTENT, b"one")
         assert answer.number(Option.CONTENT_FORMAT) == 50
         assert len(answer.values(Option.ETAG)) == 1
+        assert answer.number(Option.MAX_AGE) == 0
         assert queue.stats().subscriptions["default"] == (0, 1, 0)
 
         gone = device.ask(Code.DELETE, f"/q/{queue.name}?{receipt_of(answer)}")
@@ -139,7 +140,7 @@ class TestReceiving:
         wait_for(lambda: queue.stats().waiting(), "the message is given back")
 
     @pytest.mark.parametrize(
-        "query", ["wait=61", "wait=-1", "ack=never", "lease_ms=0", "receipt=x"]
+        "query", ["wait=61", "wait=-1", "ack=never", "lease_ms=0", "receipt=x", "a.x=1"]
     )
     def test_a_mistake_is_explained(self, queue, device, query):
         assert device.ask(Code.GET, f"/q/{queue.name}?{query}").code == Code.BAD_REQUEST
@@ -150,6 +151,7 @@ class TestObserving:
         begun = device.ask(Code.GET, f"/q/{queue.name}", b"", OBSERVE)
         assert (begun.kind, begun.code, begun.payload) == (Kind.ACK, Code.CONTENT, b"")
         assert begun.number(Option.OBSERVE) == 0
+        assert begun.number(Option.MAX_AGE) > 0, "else clients would ask again at once"
         counts = []
         for command in (b"on", b"off"):
             queue.send(command)
@@ -197,6 +199,16 @@ class TestObserving:
         answer = device.ask(Code.GET, f"/q/{queue.name}", b"", FORGET)
         assert answer.number(Option.OBSERVE) is None
         assert server.server.coap.observers == before
+
+    def test_a_message_told_to_a_device_that_leaves_is_given_back(self, queue, device):
+        device.ask(Code.GET, f"/q/{queue.name}", b"", OBSERVE)
+        queue.send(b"on")
+        told = device.read()
+        device.ask(Code.GET, f"/q/{queue.name}", b"", FORGET)
+        wait_for(lambda: queue.stats().waiting(), "the message is given back")
+        device.acknowledge(told)
+        assert device.heard() == []
+        assert queue.stats().waiting() == 1
 
     def test_the_end_of_the_queue_is_the_last_word(self, rd, queue, device):
         device.ask(Code.GET, f"/q/{queue.name}", b"", OBSERVE)

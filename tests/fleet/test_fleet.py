@@ -182,6 +182,11 @@ class TestPlaces:
         with find_place("coap://example", None, PLAN._replace(protocol="coap")) as p:
             assert (p.queues, p.plan.address) == (None, ("example", 5683))
 
+    def test_devices_that_are_told_where_to_go_need_no_server(self, tmp_path):
+        url = f"file:{tmp_path}/none"
+        with find_place(url, "coap://example", PLAN._replace(protocol="coap")) as p:
+            assert (p.queues, p.plan.url) == (None, "coap://example")
+
     def test_a_directory_that_is_served_needs_to_be_told_where(self, server):
         url = f"file:{server.config.data}"
         with (

@@ -68,6 +68,8 @@ def find_place(url: str, to: str | None, plan: Plan) -> Iterator[Place]:
                 )
             with find_place(known, to, plan) as found:
                 yield found
+        elif to is not None:
+            yield Place(None, plan._replace(url=to))
         else:
             with _own_server(directory, plan) as found:
                 yield found

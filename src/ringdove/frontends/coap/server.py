@@ -173,8 +173,11 @@ class CoapServer(asyncio.DatagramProtocol):
         """Whether there is room for one more; otherwise say so, if that is affordable."""
         wait_s = self._exchanges.wait_s(now_s)
         if not wait_s:
-            full = self._draining or len(self._under_way) >= limits.COAP_REQUESTS_MAX
-            if not full and self._admitted.take(now_s):
+            full = (
+                len(self._under_way) >= limits.COAP_REQUESTS_MAX
+                or len(self._outbox) >= limits.COAP_UNACKNOWLEDGED_MAX
+            )
+            if not full and not self._draining and self._admitted.take(now_s):
                 return True
             wait_s = RETRY_S
         self.refused += 1
@@ -211,7 +214,7 @@ class CoapServer(asyncio.DatagramProtocol):
         self._under_way.discard(exchange)
         self._settled.set()
         if alone:
-            arrived = self._confirmably(response, peer, packet.token)
+            _, arrived = self._confirmably(response, peer, packet.token)
             if response.when_lost is not None:
                 arrived.when_done(partial(_if_lost, arrived, response.when_lost))
         else:
@@ -225,8 +228,10 @@ class CoapServer(asyncio.DatagramProtocol):
         if response.observation is not None and not self._draining:
             self._observe(exchange.request, response.observation)
 
-    def _confirmably(self, response: Response, peer: Peer, token: bytes) -> Pending[bool]:
-        """Send until it is acknowledged; the pending says whether it was."""
+    def _confirmably(
+        self, response: Response, peer: Peer, token: bytes
+    ) -> tuple[int, Pending[bool]]:
+        """Send until it is acknowledged: its message id, and a pending that says whether it was."""
         arrived: Pending[bool] = Pending()
         mid = self._next_mid(peer)
         data = packets.encode(
@@ -235,7 +240,7 @@ class CoapServer(asyncio.DatagramProtocol):
         self._send(data, peer)
         self._outbox.add(peer, mid, data, arrived, self._loop.time())
         self._wind()
-        return arrived
+        return mid, arrived
 
     def _next_mid(self, peer: Peer) -> int:
         """A message id that the peer has not seen for long: each peer has its own count."""
@@ -286,7 +291,8 @@ class CoapServer(asyncio.DatagramProtocol):
         observer.told = (observer.told + 1) & 0xFFFFFF
         count = (Option.OBSERVE, packets.uint(observer.told))
         told = response._replace(options=(*response.options, count))
-        return self._confirmably(told, *observer.key)
+        observer.mid, arrived = self._confirmably(told, *observer.key)
+        return arrived
 
     def _observed(self, observer: _Observer, _: None, error: BaseException | None) -> None:
         """An observation has ended: a last word without the option says why, if there is more."""
@@ -303,8 +309,10 @@ class CoapServer(asyncio.DatagramProtocol):
             self._forget(observer)
 
     def _forget(self, observer: _Observer) -> None:
-        """End an observation where it waits."""
+        """End an observation where it waits; what it has told last is repeated no more."""
         self._observers.pop(observer.key, None)
+        if observer.mid is not None:
+            self._outbox.settle(observer.key[0], observer.mid)
         if observer.driven is not None:
             observer.driven.cancel()
 
@@ -330,8 +338,9 @@ class _Exchange:
             self._timer = runner.loop.call_later(_ACK_ALONE_S, self._acknowledge)
 
     def drain(self) -> None:
-        """End a request that waits for messages; others are about to be answered."""
-        if self._alone and self._driven is not None and not self._over:
+        """End a request that may wait for messages; others are about to be answered."""
+        waits = self.request.packet.code == Code.GET
+        if waits and self._driven is not None and not self._over:
             self._driven.cancel()
             closing = Response(Code.UNAVAILABLE, payload=b"The server is closing.")
             self._answered(later(closing), None)
@@ -350,13 +359,15 @@ class _Exchange:
 class _Observer:
     """Who is told about a resource, until he or it has gone."""
 
-    __slots__ = ("driven", "key", "told")
+    __slots__ = ("driven", "key", "mid", "told")
 
     def __init__(self, request: Request) -> None:
         self.key: tuple[Peer, bytes] = (request.peer, request.packet.token)
         self.driven: Driven | None = None
         #: The count in the option Observe; the response to the request had 0.
         self.told = 0
+        #: Message id of the last notification.
+        self.mid: int | None = None
 
 
 class _Bucket:

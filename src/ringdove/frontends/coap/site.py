@@ -63,10 +63,16 @@ _CRITICAL = {
     Option.BLOCK1, Option.BLOCK2,
 }  # fmt: skip
 
-_NO_CACHE = (Option.MAX_AGE, uint(0))
+#: Bytes that options with a number may have.
+_NUMBER_BYTES_MAX: dict[int, int] = {
+    Option.OBSERVE: 3, Option.CONTENT_FORMAT: 2, Option.ACCEPT: 2, Option.BLOCK1: 3,
+    Option.BLOCK2: 3,
+}  # fmt: skip
 
-#: There is no message: a response without an ETag.
-_NOTHING = Response(Code.CONTENT, (_NO_CACHE,))
+#: How long a response is fresh: not at all, because a message is given out once; and seconds after
+#: which an observer that has heard nothing asks again, because its server may be a new one.
+_STALE = (Option.MAX_AGE, uint(0))
+_FRESH = (Option.MAX_AGE, uint(120))
 
 
 class _Query(msgspec.Struct, forbid_unknown_fields=True):
@@ -115,6 +121,11 @@ class _Call(NamedTuple):
         """0 to begin to observe, 1 to end it, None for neither."""
         return self.request.packet.number(Option.OBSERVE)
 
+    @property
+    def freshness(self) -> tuple[int, bytes]:
+        """For how long the response holds, as an option."""
+        return _FRESH if self.observes == 0 else _STALE
+
 
 class _Route(NamedTuple):
     """What one method of one kind of resource does, and who may."""
@@ -156,8 +167,6 @@ class Site:
         """The response to a request; every failure becomes one."""
         try:
             return await self._find_and_call(request)
-        except RingdoveError as error:
-            return refusal(error)
         except Exception as error:  # noqa: BLE001  told to the client, and logged
             return refusal(error)
 
@@ -165,37 +174,35 @@ class Site:
         packet = request.packet
         _check_options(packet)
         route, queue = self._find(request)
-        pairs = [pair for pair in request.query if pair[0] != "token"]
-        tokens = [value for name, value in request.query if name == "token"]
+        pairs = request.query
+        tokens = [value for name, value in pairs if name == "token"]
         await self._authorize(tokens, queue, route.role, packet.payload)
 
-        upload = find_block(packet, Option.BLOCK1)
-        body: bytes | None = packet.payload
-        if upload is not None:
-            key = body_key(request.peer, packet)
-            body = self._uploads.take(
-                key, upload, packet.payload, self._broker.store.clock.now_ms() / 1000
-            )
-        if body is None:
-            assert upload is not None
-            return Response(Code.CONTINUE, ((Option.BLOCK1, upload.encode()),))
         wanted = find_block(packet, Option.BLOCK2)
         if wanted is not None and wanted.number:
             content = self._downloads.find(body_key(request.peer, packet), wanted)
             return Response(Code.CONTENT, *cut(content, wanted))
+        upload = find_block(packet, Option.BLOCK1)
+        echo = () if upload is None else ((Option.BLOCK1, upload.encode()),)
+        body = self._assemble(request, upload)
+        if body is None:
+            return Response(Code.CONTINUE, echo)
 
-        attributes: Attributes = {
-            name.removeprefix(_ATTRIBUTE): value
-            for name, value in pairs
-            if name.startswith(_ATTRIBUTE)
-        }
-        rest = [pair for pair in pairs if not pair[0].startswith(_ATTRIBUTE)]
-        query = read_pairs(route.query, rest)
+        attributes: Attributes = {}
+        if route.role == "send":
+            attributes |= {n.removeprefix(_ATTRIBUTE): v for n, v in pairs if _is_attribute(n)}
+            pairs = [pair for pair in pairs if not _is_attribute(pair[0])]
+        query = read_pairs(route.query, [pair for pair in pairs if pair[0] != "token"])
         response = await route.handle(_Call(request, queue or "", query, attributes, body))
-        if upload is not None:
-            done = (Option.BLOCK1, upload.encode())
-            response = response._replace(options=(*response.options, done))
-        return self._fit(request, response)
+        return self._fit(request, response._replace(options=(*response.options, *echo)))
+
+    def _assemble(self, request: Request, upload: Block | None) -> bytes | None:
+        """The whole body; None while there is more of it to come."""
+        if upload is None:
+            return request.packet.payload
+        now_s = self._broker.store.clock.now_ms() / 1000
+        key = body_key(request.peer, request.packet)
+        return self._uploads.take(key, upload, request.packet.payload, now_s)
 
     def _find(self, request: Request) -> tuple[_Route, str | None]:
         path = request.path
@@ -271,13 +278,13 @@ class Site:
             info = await self._broker.get_queue(call.queue)
             if query.subscription not in await self._broker.subscriptions(info.name):
                 raise Refused(Code.NOT_FOUND, f"There is no subscription {query.subscription!r}.")
-            return _observed(call, _NOTHING, self._messages(call))
+            return _observed(call, _nothing(call), self._messages(call))
         received = await self._broker.receive(
             call.queue, query.subscription, 1, query.wait,
             None if query.lease_ms is UNSET else query.lease_ms,
         )  # fmt: skip
         if not received:
-            return _NOTHING
+            return _nothing(call)
         try:
             response = _message(call, received[0])
         except Refused:
@@ -306,7 +313,7 @@ class Site:
                 )
                 held = list(received)
                 try:
-                    told = self._told(call, received[0]) if received else _NOTHING
+                    told = self._told(call, received[0]) if received else _nothing(call)
                     arrived = await tell(self._fit(call.request, told))
                     if arrived:
                         held.clear()
@@ -333,7 +340,7 @@ class Site:
 
     async def _last(self, call: _Call) -> Response:
         found = await newest(self._broker, call.queue)
-        response = _NOTHING if found is None else _content(call, *found)
+        response = _nothing(call) if found is None else _content(call, *found)
 
         async def observe(tell: Tell) -> None:
             async def tell_newest(message: Newest) -> bool:
@@ -359,8 +366,8 @@ def _check_options(packet: Packet) -> None:
             raise Refused(Code.PROXYING_NOT_SUPPORTED, "This is no proxy.")
         if number & 1 and number not in _CRITICAL:
             raise Refused(Code.BAD_OPTION, f"Option {number} is critical and not known here.")
-        if number == Option.OBSERVE and len(value) > 3:
-            raise Refused(Code.BAD_OPTION, "Observe is a number of at most 3 bytes.")
+        if len(value) > _NUMBER_BYTES_MAX.get(number, len(value)):
+            raise Refused(Code.BAD_OPTION, f"Option {number} is a number of fewer bytes.")
 
 
 def _identity(request: Request) -> bytes:
@@ -371,6 +378,15 @@ def _identity(request: Request) -> bytes:
     peer, packet = request
     told = repr((peer[:2], packet.mid, packet.token)).encode()
     return b"coap:" + xxhash.xxh3_128_digest(told + packet.payload)
+
+
+def _is_attribute(name: str) -> bool:
+    return name.startswith(_ATTRIBUTE)
+
+
+def _nothing(call: _Call) -> Response:
+    """There is no message: a response without an ETag."""
+    return Response(Code.CONTENT, (call.freshness,))
 
 
 def _observed(call: _Call, response: Response, observation: Observation) -> Response:
@@ -405,7 +421,8 @@ def _content(call: _Call, place: bytes, block: MessageBlock) -> Response:
     accepted = call.request.packet.number(Option.ACCEPT)
     if accepted is not None and content not in (None, accepted):
         raise Refused(Code.NOT_ACCEPTABLE, "The message has another format.")
-    options: list[tuple[int, bytes]] = [(Option.ETAG, xxhash.xxh3_64_digest(place)), _NO_CACHE]
+    options: list[tuple[int, bytes]] = [(Option.ETAG, xxhash.xxh3_64_digest(place))]
+    options.append(call.freshness)
     if content is not None:
         options.append((Option.CONTENT_FORMAT, uint(content)))
     [body] = block.bodies()
