@@ -62,6 +62,8 @@ def test_an_account_lives_from_its_creation_to_its_end(sh):
     sh("ungrant", "shop", "123456789012.orders*")
     [lifted] = sh.json("quota", "shop", "--bytes", "none")
     assert (lifted["requests_per_s"], lifted["bytes_max"], lifted["grants"]) == (2.5, None, {})
+    [role] = sh.json("role", "shop", "viewer")
+    assert (listed["console_role"], role["console_role"]) == ("operator", "viewer")
     [without] = sh.json("password", "shop", "--remove")
     assert without["password"] is False
     assert sh.json("delete", "shop", "--yes") == [{"deleted": made["id"]}]
@@ -100,6 +102,7 @@ def test_mistakes_are_explained(tmp_path):
         (("grant", "shop", "orders", "fly"), "'fly' is no role"),
         (("grant", "shop", "a*b", "send"), "is no queue name"),
         (("ungrant", "shop", "orders"), "has no grant on 'orders' (it has: none)"),
+        (("role", "shop", "king"), "'king' is no role"),
         (("password", "shop"), "--stdin"),
         (("password", "shop", "--stdin", "--remove"), "not both"),
         (("quota", "shop"), "--requests-per-s or --bytes"),

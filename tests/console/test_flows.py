@@ -8,6 +8,8 @@ from playwright.sync_api import expect
 from console.browser import watched
 from console.test_server import PASSWORD, make_account
 from rest.caller import QueueCaller
+from ringdove.tiers.alarms import LAG
+from ringdove.tiers.reports import BrokerReport, QueueReport, to_wire
 from server.running import ServerThread
 
 PAGES = ["overview", "queues", "fabric", "tiers", "planner", "pipeline", "accounts"]
@@ -252,6 +254,32 @@ def test_the_plan_follows_the_sliders(shown):
     )
     expect(page.get_by_role("alert")).to_contain_text("No number of threads meets the target")
     shown.complaints.clear()  # The browser notes the refused request.
+
+
+# -- tiers -----------------------------------------------------------------------------------------
+
+
+def test_brokers_are_shown_as_a_tree_with_their_alarms(browser, tmp_path):
+    late = QueueReport("readings", 7, lag_ms=LAG.upper)
+    reports = [
+        BrokerReport("core", 0, "eu", "ringdove://core:7117"),
+        BrokerReport("edge", 1, "eu", "ringdove://edge:7117", upstream="core", queues=[late]),
+    ]
+    with (
+        ServerThread(tmp_path, memory=True, port=-1, manager=True) as server,
+        watched(browser, server.http_url) as shown,
+    ):
+        for report in reports:
+            server.call(server.server.manager.do("beat", {"report": to_wire(report)}))
+        page = shown.open("tiers")
+        below = page.locator(".tree > li > ul > li")
+        expect(page.locator(".tree > li > .broker")).to_contain_text("core")
+        expect(below).to_contain_text("edge")
+        expect(below).to_contain_text("lag 30 s")
+        expect(page.locator(".alarms li")).to_contain_text("readings")
+        shown.check_accessible()
+        shown.keep("tiers")
+        shown.check_calm()
 
 
 # -- for everybody ---------------------------------------------------------------------------------

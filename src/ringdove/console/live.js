@@ -6,6 +6,8 @@ import { readSession, session, toast } from "./calls.js";
 const KEPT = 600;
 // Seconds over which delays are judged.
 const WINDOW = 10;
+// Milliseconds before a stream that was refused is asked for again.
+const RETRY_MS = 2000;
 
 // The last snapshot, and whether the stream is well.
 export const latest = signal(null);
@@ -44,8 +46,8 @@ function listen(query) {
   mine.onerror = () => {
     connected.value = false;
     // A browser does not come back by itself from a refusal, as of a server that has just begun.
-    if (mine.readyState === EventSource.CLOSED && source === mine) {
-      setTimeout(() => source === mine && readSession().then(() => source === mine && listen(query), () => listen(query)), 2000);
+    if (mine.readyState === EventSource.CLOSED) {
+      setTimeout(() => comeBack(mine, query), RETRY_MS);
     }
   };
   mine.addEventListener("ended", () => {
@@ -55,6 +57,11 @@ function listen(query) {
   });
   mine.addEventListener("problem", (event) => toast(JSON.parse(event.data), "bad"));
   mine.onmessage = (event) => source === mine && take(JSON.parse(event.data));
+}
+
+async function comeBack(mine, query) {
+  await readSession().catch(() => {});
+  if (source === mine) listen(query);
 }
 
 function take(snapshot) {

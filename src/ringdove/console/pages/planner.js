@@ -57,7 +57,7 @@ export function Planner() {
           <//>
           ${isAdmin() && html`<${Calibration} />`}
         </div>
-        <div aria-live="polite">${wrong.value ? html`<p class="wrong" role="alert">${wrong.value}</p>` : ""}${plan.value ? html`<${Answer} made=${plan.value} />` : !wrong.value && html`<div class="waiting" aria-busy="true">Computing</div>`}</div>
+        <div>${wrong.value ? html`<p class="wrong" role="alert">${wrong.value}</p>` : ""}${plan.value ? html`<${Answer} made=${plan.value} />` : !wrong.value && html`<div class="waiting" aria-busy="true">Computing</div>`}</div>
       </div>
     <//>`;
 }

@@ -44,7 +44,7 @@ function Alarm({ alarm }) {
   const over = alarm.cleared_ms > 0;
   return html`
     <li class=${over ? "muted" : ""}>
-      <${Badge} tone=${over ? "" : "bad"}>${alarm.kind}<//> <b>${alarm.broker}</b> ${alarm.queue} ${alarm.text}
+      <${Badge} tone=${over ? "" : "bad"}>${alarm.kind}<//> ${alarm.text || `${alarm.broker} ${alarm.queue}`}
       <span class="muted"> ${alarm.raised_ms ? `since ${time(alarm.raised_ms)}` : ""}${over ? `, over since ${time(alarm.cleared_ms)}` : ""}</span>
     </li>`;
 }

@@ -124,13 +124,13 @@ class Console:
         }
         if visitor is not None:
             own = visitor.account
-            plain = own is None or visitor.is_admin or own.id == DEFAULT_ACCOUNT
+            plain = visitor.is_admin or own is None or own.id == DEFAULT_ACCOUNT
             told |= {
                 "name": visitor.name,
                 "role": visitor.role,
                 "csrf": visitor.csrf,
                 "views": self._asides.names,
-                #: What the names of queues begin with that the visitor makes.
+                # What the names of queues begin with that the visitor makes.
                 "prefix": "" if plain or own is None else f"{own.id}.",
             }
         return told

@@ -59,7 +59,7 @@ class Visitor(NamedTuple):
     role: str
     #: What changes must be accompanied by; empty where everybody may do everything.
     csrf: str = ""
-    #: None for the operator of the server, and for everybody if it is open.
+    #: None only for admins: the operator of the server, and everybody if it is open.
     account: Account | None = None
 
     @property
@@ -69,8 +69,8 @@ class Visitor(NamedTuple):
 
     def may(self, queue: str, role: str) -> bool:
         """Whether a queue may be used in a role of accounts.py."""
-        if self.account is None or self.is_admin:
-            return True
+        if self.is_admin or self.account is None:
+            return self.is_admin
         return may(self.account, self.key, owner_of(queue)[0], queue, role)
 
     @property
@@ -114,7 +114,7 @@ class Sessions:
             return None
         session = _decode(record.value)
         if session.account == _SERVER:
-            proven = secrets.compare_digest(session.proof, self._token_proof())
+            proven = secrets.compare_digest(session.proof, self._access.token_digest())
             return Visitor("server", "admin", session.csrf) if proven else None
         try:
             account = await self._accounts.get(session.account)
@@ -130,7 +130,7 @@ class Sessions:
             await self._access.authorize(request, queue, role)
             return
         visitor = await self.visitor(request)
-        if visitor.account is not None and not visitor.is_admin:
+        if not visitor.is_admin and visitor.account is not None:
             await self._access.check(visitor.account, visitor.key, request, queue, role)
 
     # -- beginning and ending -------------------------------------------------------------------
@@ -151,7 +151,7 @@ class Sessions:
         if not self._access.is_token(token.encode()):
             self._note_failure(_SERVER)
             raise NotIdentified("This is not the server's token.")
-        return await self._begin(_SERVER, self._token_proof())
+        return await self._begin(_SERVER, self._access.token_digest())
 
     async def end(self, request: HttpRequest) -> None:
         """Forget the session of a request."""
@@ -165,9 +165,6 @@ class Sessions:
         expires_ms = self._store.clock.now_ms() + limits.SESSION_S_MAX * 1000
         await self._store.put(_RECORD + _digest(word), _encode(session), 0, expires_ms)
         return word
-
-    def _token_proof(self) -> bytes:
-        return self._access.token_digest()
 
     # -- guessing -------------------------------------------------------------------------------
 
