@@ -132,7 +132,8 @@ def test_sends_are_refused_without_a_standby_where_one_is_required(tmp_path):
             assert len(queue.receive(max=3)) == 3, "receiving goes on"
         pair.b.start()
         pair.wait_in_sync()
-        assert stored(pair.url) == 10
+        send_some(pair.url)
+        assert stored(pair.url) == 20
 
 
 @pytest.mark.parametrize(
