@@ -36,7 +36,7 @@ from ringdove.protocol.messages import Verb
 from ringdove.stores.embedded import EmbeddedStore
 from ringdove.stores.memory import MemoryStore
 from ringdove.tiers import roles
-from ringdove.tiers.gauges import TierCollector
+from ringdove.tiers.gauges import StandbyCollector, TierCollector
 from ringdove.tiers.manager import Manager
 from ringdove.tiers.overview import Tiers
 from ringdove.tiers.roles import Tier, TierConfig
@@ -182,13 +182,11 @@ class Server:
         self._broker = Broker(self._store or _open_store(config))
         self._broker.enqueuer.slowdown_s = config.slowdown_ms / 1000
         try:
-            if self._primary is not None and isinstance(self._broker.store, EmbeddedStore):
-                self._primary.oversee(self._broker.store)
             await self._broker.store.get("serving")  # A fabric that is not there is missed now.
             loop = asyncio.get_running_loop()
             self._native = NativeServer(self._broker, loop, config.token)
             if self._primary is not None:
-                self._native.follow = self._primary.follow
+                self._serve_under(self._primary)
             if config.manager:
                 self.manager = Manager(self._broker.store, config.alarm_webhook)
                 self._native.handlers[Verb.TIER] = self.manager.handle
@@ -206,6 +204,8 @@ class Server:
                 if self.manager is not None:
                     more = rest_tiers.routes(self.manager.tiers, Tiers)
                     self._http.collectors.append(TierCollector(self.manager))
+                if self._primary is not None:
+                    self._http.collectors.append(StandbyCollector(self._primary))
                 self._console = Console(
                     self._broker, self._native, self._http, access, _views(config)
                 )
@@ -234,6 +234,12 @@ class Server:
             "serving", host=config.host, port=self.port, http=self.http_port, mqtt=self.mqtt_port,
             coap=self.coap_port, data="a fabric" if config.store else config.data,
         )  # fmt: skip
+
+    def _serve_under(self, primary: Primary) -> None:
+        """Serve only while another process does not, and take a standby."""
+        assert isinstance(self.broker.store, EmbeddedStore)
+        primary.oversee(self.broker.store)
+        self.native.follow = primary.follow
 
     async def _start_mqtt(self, tls: ssl.SSLContext | None) -> None:
         """Open the gateway for devices, if it is wanted."""

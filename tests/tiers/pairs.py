@@ -7,6 +7,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -39,7 +40,7 @@ class Member:
         """Start, or start again."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("RINGDOVE_")}
         command = [
-            *PROGRAM, "--data", str(self.data), "serve", "--json", "--http", "-1",
+            *PROGRAM, "--data", str(self.data), "serve", "--json", "--http", "0",
             "--port", str(self.port), "--grant-ms", str(GRANT_MS), *self.flags,
         ]  # fmt: skip
         self.turns = []
@@ -68,6 +69,13 @@ class Member:
     def standing_by(self) -> bool:
         """Whether it stands by, as far as it has said."""
         return bool(self.turns) and "standby" in self.turns[-1]
+
+    @property
+    def metrics(self) -> str:
+        """What it tells Prometheus."""
+        address = f"http://127.0.0.1:{self.turns[-1]['http']}/metrics"
+        with urllib.request.urlopen(address) as answer:
+            return str(answer.read().decode())
 
     @property
     def log(self) -> str:

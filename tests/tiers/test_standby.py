@@ -63,9 +63,11 @@ def test_a_killed_primary_is_replaced_and_nothing_acknowledged_is_lost(pair, rec
 
 def test_a_primary_cut_off_from_its_standby_goes_on_alone_and_the_standby_never_serves(pair):
     send_some(pair.url)
+    assert "ringdove_standby_in_sync 1.0" in pair.a.metrics
     cut(pair.between)
     send_some(pair.url)
     assert pair.grant.in_sync == "", "recorded out before the first send that it lacks was answered"
+    assert "ringdove_standby_in_sync 0.0" in pair.a.metrics
     pair.a.kill()
     time.sleep(2 * GRANT_MS / 1000)
     assert pair.b.standing_by, "it lacks what was acknowledged"
@@ -132,7 +134,8 @@ def test_sends_are_refused_without_a_standby_where_one_is_required(tmp_path):
             assert len(queue.receive(max=3)) == 3, "receiving goes on"
         pair.b.start()
         pair.wait_in_sync()
-        assert stored(pair.url) == 10
+        send_some(pair.url)
+        assert stored(pair.url) == 20
 
 
 @pytest.mark.parametrize(

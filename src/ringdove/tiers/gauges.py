@@ -1,4 +1,4 @@
-"""Figures of a manager for /metrics."""
+"""Figures of a manager, and of a broker with a standby, for /metrics."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from ringdove.tiers.manager import Manager
+    from ringdove.tiers.primary import Primary
 
 
 class TierCollector(Collector):
@@ -44,3 +45,18 @@ class TierCollector(Collector):
             yield CounterMetricFamily(
                 "ringdove_webhook_given_up", "Alarms not posted.", value=webhook.given_up
             )
+
+
+class StandbyCollector(Collector):
+    """Whether somebody could take over."""
+
+    def __init__(self, primary: Primary) -> None:
+        self._primary = primary
+
+    def collect(self) -> Iterator[Metric]:
+        """See prometheus_client."""
+        yield GaugeMetricFamily(
+            "ringdove_standby_in_sync",
+            "1 while a standby has everything and could take over.",
+            value=self._primary.in_sync,
+        )

@@ -120,8 +120,7 @@ class Primary:
 
     def doubt(self) -> RingdoveError | None:
         """What senders are told while no standby is in sync, if one is required."""
-        follower = self._follower
-        if not self.options.required or (follower and follower.stage is Stage.IN_SYNC):
+        if not self.options.required or self.in_sync:
             return None
         return StoreUnavailable(
             "No standby is in sync, and one is required: what was sent may be lost with this "
@@ -131,7 +130,8 @@ class Primary:
     @property
     def in_sync(self) -> bool:
         """Whether there is a standby that can take over."""
-        return self._follower is not None and self._follower.stage is Stage.IN_SYNC
+        follower = self._follower
+        return follower is not None and follower.stage is Stage.IN_SYNC
 
     def follow(self, wire: Wire, number: int, ask: messages.Follow) -> Follower:
         """Take a standby; one that is there already must leave."""
@@ -143,19 +143,24 @@ class Primary:
         async with self._changing:
             if self._follower is not None:
                 await self._follower.leave("another standby has come")
-            if self.holding.lost:
+            if self.holding.lost or follower.out:
                 follower.refuse()
                 return
             self._follower = follower
             await follower.begin(self._store)
-            if follower.stage is Stage.OUT:  # It went while it was let in.
-                await asyncio.to_thread(detach, self._store)
+            if follower.out:  # It went while it was let in.
+                await self._detach()
         await follower.copy()
 
     async def forget(self, follower: Follower) -> None:
-        """A standby is out: ship no more to it."""
+        """A standby is out."""
         if self._follower is follower:
             self._follower = None
+            await self._detach()
+
+    async def _detach(self) -> None:
+        """Ship no more; but where a standby is required, what was let in before must be told."""
+        if not self.options.required:
             await asyncio.to_thread(detach, self._store)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -194,6 +199,11 @@ class Follower:
         self._most_s: dict[Durability, float] = {}
         self._left = asyncio.Event()
 
+    @property
+    def out(self) -> bool:
+        """Whether nothing waits for it."""
+        return self.stage is Stage.OUT
+
     # -- for the store: called by whoever leads a commit ----------------------------------------
 
     def send(self, durability: Durability, edits: list[Edit]) -> None:
@@ -212,7 +222,7 @@ class Follower:
         began_s = time.monotonic()
         with self._changed:
             while self._applied[durability] < self._sent[durability]:
-                if self.stage is Stage.OUT:
+                if self.out:
                     return
                 self._primary.check()
                 if time.monotonic() - began_s > self._most_s[durability]:
@@ -221,7 +231,7 @@ class Follower:
 
     def _send(self, durability: Durability, edits: list[Edit], *, whole: bool = False) -> None:
         with self._changed:
-            if self.stage is Stage.OUT:
+            if self.out:
                 return
             number = self._sent[durability] = self._sent[durability] + 1
         nbytes = 0
