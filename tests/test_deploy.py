@@ -17,7 +17,7 @@ import trustme
 import yaml
 
 from ringdove.cli import EXIT_OK, run
-from ringdove.server import ServerConfig
+from ringdove.server_config import ServerConfig
 from server.running import PATIENCE_S, ServerThread
 
 ROOT = Path(__file__).parent.parent

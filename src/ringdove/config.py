@@ -18,7 +18,7 @@ from ringdove.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ringdove.server import ServerConfig
+    from ringdove.server_config import ServerConfig
 
 #: Where data goes when nobody says otherwise.
 DATA_DEFAULT = "./ringdove-data"
@@ -48,7 +48,7 @@ def directory_of(url: str) -> Path:
 
 def server_config(flags: dict[str, Any]) -> ServerConfig:
     """What a server is told, from the flags given and from the surroundings."""
-    from ringdove.server import ServerConfig  # noqa: PLC0415  heavy, and only servers need it
+    from ringdove.server_config import ServerConfig  # noqa: PLC0415  heavy, and only servers need it
 
     names = [field.name for field in msgspec.structs.fields(ServerConfig)]
     environment = {

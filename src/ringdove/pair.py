@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
-    from ringdove.server import ServerConfig
+    from ringdove.server_config import ServerConfig
     from ringdove.tiers.holding import Holding
 
 T = TypeVar("T")

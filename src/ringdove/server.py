@@ -11,10 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import ipaddress
 import os
 import signal
-import ssl
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -22,7 +20,7 @@ from urllib.parse import quote
 
 import structlog
 
-from ringdove import limits, serving
+from ringdove import serving
 from ringdove.controllers.broker import Broker
 from ringdove.errors import InvalidArgument, StoreUnavailable
 from ringdove.frontends.access import Access
@@ -33,15 +31,16 @@ from ringdove.frontends.rest import tiers as rest_tiers
 from ringdove.frontends.rest.api import RestApi
 from ringdove.frontends.sqs.service import SqsService
 from ringdove.protocol.messages import Verb
+from ringdove.server_config import ServerConfig, check, texts, tls_context
 from ringdove.stores.embedded import EmbeddedStore
 from ringdove.stores.memory import MemoryStore
-from ringdove.tiers import roles
 from ringdove.tiers.gauges import StandbyCollector, TierCollector
 from ringdove.tiers.manager import Manager
 from ringdove.tiers.overview import Tiers
-from ringdove.tiers.roles import Tier, TierConfig
+from ringdove.tiers.roles import Tier
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
     from ringdove.frontends.coap.server import CoapServer
@@ -58,62 +57,6 @@ _GC_THRESHOLD = 50_000
 
 #: Seconds between two looks whether anybody is connected.
 _LOOK_S = 0.5
-
-
-class ServerConfig(TierConfig, frozen=True, forbid_unknown_fields=True):
-    """What a server may be told; the same names as flags, in the environment and in the file."""
-
-    data: str = "./ringdove-data"
-    #: A Redis or Valkey cluster to keep queues on instead: redis://HOST:PORT,HOST:PORT.
-    store: str | None = None
-    #: Milliseconds after which a node of it counts as slow, and sends go elsewhere if they may.
-    slowdown_ms: int = limits.SLOWDOWN_MS
-    #: Address to listen on. Anything but loopback needs a token and TLS, or `insecure`.
-    host: str = "127.0.0.1"
-    #: Ports of the native protocol and of HTTP; 0 for any free one, -1 for none.
-    port: int = 7117
-    http: int = 9324
-    #: Ports of MQTT, and of MQTT over WebSocket.
-    mqtt: int = -1
-    mqtt_ws: int = -1
-    #: Which topics belong to which queues, and who may use which topics: see docs/mqtt.md. Several
-    #: in one text are parted by ';'.
-    mqtt_rules: str | tuple[str, ...] = ()
-    mqtt_permissions: str | tuple[str, ...] = ()
-    #: The longest keep-alive time of MQTT clients, and of sessions without a connection, in
-    #: seconds; 0 for any.
-    mqtt_keep_alive_s: int = 0
-    mqtt_session_s: int = 0
-    #: Port of CoAP, which is UDP, likewise; and its requests per second at most.
-    coap: int = -1
-    coap_rate: int = limits.COAP_RATE
-    #: Path of a unix socket for the native protocol.
-    unix: str | None = None
-    #: A secret that clients must present.
-    token: str | None = None
-    #: Certificate and key of the server; and the authority whose clients alone may connect.
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    tls_client_ca: str | None = None
-    #: Allow a listening address that everybody can reach without a token or TLS.
-    insecure: bool = False
-    #: Keep to SQS's waiting times too: one purge a minute.
-    sqs_strict: bool = False
-    #: Queues that vanish with the process, for tests.
-    memory: bool = False
-    #: End when nobody has been connected for so many seconds; 0 for never.
-    idle_s: int = 0
-    #: For the console: the directories of the fabric's cluster or plan, and of a pipeline.
-    cluster: str | None = None
-    pipeline: str | None = None
-    #: Hot standby: the primary to stand by for, or whether this one may have a standby.
-    standby_of: str | None = None
-    with_standby: bool = False
-    #: Refuse sends while no standby is in sync; how long a commit waits for one; and the lease that
-    #: managers grant, after which the other may serve.
-    standby_required: bool = False
-    standby_timeout_ms: int = 2_000
-    grant_ms: int = 1_500
 
 
 class Server:
@@ -172,50 +115,16 @@ class Server:
     async def start(self) -> None:
         """Open the store and listen."""
         config = self.config
-        _refuse_exposed(config)
-        roles.check(config)
-        if config.upstream and config.store:
-            raise InvalidArgument(
-                "A relay keeps its copies in a data directory, not on a fabric: leave --store away."
-            )
-        tls = _tls_context(config)
+        check(config)
+        tls = tls_context(config)
         self._broker = Broker(self._store or _open_store(config))
         self._broker.enqueuer.slowdown_s = config.slowdown_ms / 1000
         try:
+            if self._primary is not None and isinstance(self._broker.store, EmbeddedStore):
+                self._primary.oversee(self._broker.store)
             await self._broker.store.get("serving")  # A fabric that is not there is missed now.
-            loop = asyncio.get_running_loop()
-            self._native = NativeServer(self._broker, loop, config.token)
-            if self._primary is not None:
-                self._serve_under(self._primary)
-            if config.manager:
-                self.manager = Manager(self._broker.store, config.alarm_webhook)
-                self._native.handlers[Verb.TIER] = self.manager.handle
-                self.manager.start()
-            if config.port >= 0:
-                self.port = await self._native.listen(config.host, config.port, tls)
-            if config.unix is not None:
-                await self._native.listen_unix(Path(config.unix))
-            if config.http >= 0:
-                access = Access(self._broker, config.token)
-                self._http = HttpServer(self._broker, self._native, access)
-                self._sqs = SqsService(self._broker, access, strict=config.sqs_strict)
-                self._http.dialects[""] = self._sqs.respond
-                more: list[Route] = []
-                if self.manager is not None:
-                    more = rest_tiers.routes(self.manager.tiers, Tiers)
-                    self._http.collectors.append(TierCollector(self.manager))
-                if self._primary is not None:
-                    self._http.collectors.append(StandbyCollector(self._primary))
-                self._console = Console(
-                    self._broker, self._native, self._http, access, _views(config)
-                )
-                self._http.dialects["console"] = self._console.respond
-                self._http.dialects["v1"] = RestApi(
-                    self._broker, authorize=self._console.sessions.authorize, more=more
-                ).respond
-                await self._sqs.moves.resume()
-                self.http_port = await self._http.listen(config.host, config.http, tls)
-                self._http.ready = True
+            await self._start_native(tls)
+            await self._start_http(tls)
             await self._start_mqtt(tls)
             await self._start_coap()
         except BaseException as error:
@@ -241,6 +150,45 @@ class Server:
         primary.oversee(self.broker.store)
         self.native.follow = primary.follow
 
+    async def _start_native(self, tls: ssl.SSLContext | None) -> None:
+        """Listen for the native protocol, and for what tiers and standbys say in it."""
+        config = self.config
+        self._native = NativeServer(self.broker, asyncio.get_running_loop(), config.token)
+        if self._primary is not None:
+            self._native.follow = self._primary.follow
+        if config.manager:
+            self.manager = Manager(self.broker.store, config.alarm_webhook)
+            self._native.handlers[Verb.TIER] = self.manager.handle
+            self.manager.start()
+        if config.port >= 0:
+            self.port = await self._native.listen(config.host, config.port, tls)
+        if config.unix is not None:
+            await self._native.listen_unix(Path(config.unix))
+
+    async def _start_http(self, tls: ssl.SSLContext | None) -> None:
+        """Listen for HTTP in all its dialects, if it is wanted."""
+        config = self.config
+        if config.http < 0:
+            return
+        access = Access(self.broker, config.token)
+        self._http = HttpServer(self.broker, self.native, access)
+        self._sqs = SqsService(self.broker, access, strict=config.sqs_strict)
+        self._http.dialects[""] = self._sqs.respond
+        more: list[Route] = []
+        if self.manager is not None:
+            more = rest_tiers.routes(self.manager.tiers, Tiers)
+            self._http.collectors.append(TierCollector(self.manager))
+        if self._primary is not None:
+            self._http.collectors.append(StandbyCollector(self._primary))
+        self._console = Console(self.broker, self.native, self._http, access, _views(config))
+        self._http.dialects["console"] = self._console.respond
+        self._http.dialects["v1"] = RestApi(
+            self.broker, authorize=self._console.sessions.authorize, more=more
+        ).respond
+        await self._sqs.moves.resume()
+        self.http_port = await self._http.listen(config.host, config.http, tls)
+        self._http.ready = True
+
     async def _start_mqtt(self, tls: ssl.SSLContext | None) -> None:
         """Open the gateway for devices, if it is wanted."""
         config = self.config
@@ -253,8 +201,8 @@ class Server:
             self._broker,
             asyncio.get_running_loop(),
             GatewayConfig(
-                _texts(config.mqtt_rules),
-                _texts(config.mqtt_permissions),
+                texts(config.mqtt_rules),
+                texts(config.mqtt_permissions),
                 config.token,
                 config.mqtt_keep_alive_s,
                 config.mqtt_session_s,
@@ -460,59 +408,3 @@ def _look_at_pipeline(directory: str) -> dict[str, Any]:
     except ImportError:
         raise InvalidArgument("Pipelines need Spark: pip install 'ringdove[spark]'.") from None
     return look(Project.open(Path(directory)))
-
-
-def _texts(given: str | tuple[str, ...]) -> tuple[str, ...]:
-    """Texts that may come as one."""
-    if isinstance(given, str):
-        return tuple(text.strip() for text in given.split(";") if text.strip())
-    return given
-
-
-def _refuse_exposed(config: ServerConfig) -> None:
-    """Refuse numbers that are none, and to listen where everybody can reach without protection."""
-    if config.slowdown_ms < 1:
-        raise InvalidArgument(f"slowdown_ms is {config.slowdown_ms}; it must be above 0.")
-    if config.idle_s < 0:
-        raise InvalidArgument(f"idle_s is {config.idle_s}; it must be 0 or more.")
-    if config.coap_rate < 1:
-        raise InvalidArgument(f"coap_rate is {config.coap_rate}; it must be above 0.")
-    for name in ("port", "http", "mqtt", "mqtt_ws", "coap"):
-        if not -1 <= getattr(config, name) <= 65_535:
-            raise InvalidArgument(
-                f"{name} is {getattr(config, name)}; it must be 0 to 65535, or -1 for none."
-            )
-    try:
-        local = ipaddress.ip_address(config.host).is_loopback
-    except ValueError:
-        local = config.host == "localhost"
-    if local or config.insecure:
-        return
-    if config.coap >= 0:
-        raise InvalidArgument(
-            f"CoAP on {config.host} would go over the network in the clear, the token too: there "
-            "is no DTLS. Say --insecure if the network is trusted or a VPN."
-        )
-    if config.token and config.tls_cert:
-        return
-    raise InvalidArgument(
-        f"Listening on {config.host} lets others connect: give --token and --tls-cert with "
-        "--tls-key, or say --insecure if the network is trusted."
-    )
-
-
-def _tls_context(config: ServerConfig) -> ssl.SSLContext | None:
-    if config.tls_cert is None:
-        if config.tls_key or config.tls_client_ca:
-            raise InvalidArgument("--tls-key and --tls-client-ca need --tls-cert.")
-        return None
-    try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(config.tls_cert, config.tls_key)
-        if config.tls_client_ca is not None:
-            context.load_verify_locations(config.tls_client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except (OSError, ssl.SSLError) as error:
-        raise InvalidArgument(f"The TLS files cannot be used: {error}.") from error
-    return context

@@ -9,7 +9,7 @@ from coap.device import OBSERVE, Device
 from ringdove import limits
 from ringdove.errors import InvalidArgument
 from ringdove.protocol.coap.packet import Code, Kind, Option, Packet
-from ringdove.server import ServerConfig
+from ringdove.server_config import ServerConfig
 from server.running import ServerThread, wait_for
 
 

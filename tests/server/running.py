@@ -22,7 +22,8 @@ from typing import Any, Self
 
 import uvloop
 
-from ringdove.server import Server, ServerConfig
+from ringdove.server import Server
+from ringdove.server_config import ServerConfig
 
 #: Long enough that only a hang reaches it.
 PATIENCE_S = 60

@@ -10,7 +10,7 @@ import pytest
 import ringdove
 from ringdove import errors
 from ringdove.pair import check
-from ringdove.server import ServerConfig
+from ringdove.server_config import ServerConfig
 from server.running import wait_for
 from tiers.load import Load
 from tiers.pairs import GRANT_MS, Pair, cut, heal

@@ -40,7 +40,8 @@ from ringdove.bench.processes import Worker, wait_for_go
 from ringdove.client import aio
 from ringdove.client.sync import connect
 from ringdove.errors import ConnectionClosed, RingdoveError
-from ringdove.server import Server, ServerConfig
+from ringdove.server import Server
+from ringdove.server_config import ServerConfig
 from ringdove.stores.embedded import EmbeddedStore
 
 if TYPE_CHECKING:
