@@ -33,6 +33,7 @@ LAYERS = {
         "client",
         "cli",
         "server",
+        "server_config",
         "cluster",
         "spark",
         "tracing",

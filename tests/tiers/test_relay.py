@@ -271,6 +271,7 @@ def test_changed_settings_reach_the_copy(tmp_path: Path) -> None:
         ({"level": 1, "upstream": "manager"}, "--managers"),
         ({"level": -1}, "0 or more"),
         ({"name": "a b"}, "broker name"),
+        ({"networks": "10.1.0.0/16,nowhere"}, "nowhere"),
         ({"level": 1, "upstream": "x", "relay_compression": "gzip"}, "zstd"),
         ({"level": 1, "upstream": "x", "spool_bytes": 0}, "spool_bytes"),
     ],

@@ -98,6 +98,8 @@ class TierFlags:
     "Its name, unique among all brokers; by default its host and port."
     public_url: str | None = None
     "Where clients reach it, if not at its own address."
+    networks: str | None = None
+    "The networks it is in, such as 10.1.0.0/16, separated by commas; clients there come first."
     upstream: str | None = None
     "URL of a broker of the level before, or 'manager' to be told one."
     managers: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from typing import TYPE_CHECKING, Self
 
@@ -31,6 +32,8 @@ class TierConfig(msgspec.Struct, frozen=True):
     region: str = ""
     name: str | None = None
     public_url: str | None = None
+    #: The networks it is in, such as 10.1.0.0/16, separated by commas; clients there come first.
+    networks: str = ""
     #: A broker of the level before to pull from: its URL, or "manager" to be told.
     upstream: str | None = None
     #: Managers to report to: ringdove://HOST:PORT,HOST:PORT.
@@ -56,6 +59,11 @@ def check(config: TierConfig) -> None:
         raise InvalidArgument(f"level is {config.level}; it must be 0 or more.")
     if config.name is not None:
         check_name(config.name, "broker")
+    for network in _networks(config):
+        try:
+            ipaddress.ip_network(network, strict=False)
+        except ValueError as error:
+            raise InvalidArgument(f"networks: {error}.") from error
     if config.level and not config.upstream:
         raise InvalidArgument(
             f"A broker of level {config.level} pulls from level {config.level - 1}: say where "
@@ -111,7 +119,7 @@ class Tier:
         if managers is not None:
             identity = Identity(
                 name=name, level=config.level, region=config.region,
-                url=config.public_url or url, directory=directory,
+                url=config.public_url or url, networks=_networks(config), directory=directory,
             )  # fmt: skip
             reporter = Reporter(broker, identity, managers, relay, connections)
             reporter.start()
@@ -138,6 +146,10 @@ def _by_manager(
             await managers.close()
 
     return find
+
+
+def _networks(config: TierConfig) -> tuple[str, ...]:
+    return tuple(text.strip() for text in config.networks.split(",") if text.strip())
 
 
 def _default_name(url: str) -> str:
