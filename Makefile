@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-fabric test check format bench torture experiments docs lock clean
+.PHONY: help setup demo demo-fabric test check format bench peers torture experiments docs lock clean
 
 help: ## Show what can be made.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | \
@@ -36,6 +36,7 @@ test: setup ## Run the tests.
 	@tools/get-program libcoap3-bin coap-client-notls coap-client
 	@tools/get-program mosquitto
 	@tools/get-program mosquitto-clients mosquitto_pub
+	@tools/get-program beanstalkd
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 check: setup ## Lint, check types and style.
@@ -53,6 +54,12 @@ bench: setup ## Measure this machine (minutes).
 	@for name in engine groups leases backlog e2e latency parked load sqs mqtt fabric spark traces; do \
 	    $(BIN)/ringdove bench $$name || exit 1; done
 
+peers: setup ## Measure beside other brokers, which are installed; writes docs/peers-results.md (a quarter of an hour).
+	@$(BIN)/ringdove bench peers --save benchmarks/peers/results.json --plot docs/img/peers.png
+	@$(BIN)/ringdove bench peers --load benchmarks/peers/results.json --markdown > docs/peers-results.md
+	@mkdir -p experiments/out && cp benchmarks/peers/results.json experiments/out/peers.json
+	@$(BIN)/python -m experiments results
+
 torture: setup ## Kill the engine and cut its power a thousand times each, kill servers, break a fabric (hours).
 	@tools/get-program redis-server valkey-server
 	@RINGDOVE_KILLS=1000 RINGDOVE_CUTS=1000 RINGDOVE_EXAMPLES=2000 RINGDOVE_SERVER_KILLS=300 \
@@ -69,7 +76,7 @@ experiments: setup ## Repeat the experiments of the source documents: figures an
 	@for name in e2e load rds; do echo "bench $$name"; \
 	    $(BIN)/ringdove bench $$name --json --plot experiments/out/bench-$$name.png \
 	    > experiments/out/bench-$$name.json || exit 1; done
-	@ls experiments/out
+	@$(BIN)/python -m experiments results
 
 docs: setup ## Build the documentation as a site, in site/, that works without a network.
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Parameter
 
-from experiments import NAMES
+from experiments import NAMES, results
 from ringdove.cli import EXIT_INTERRUPTED, EXIT_OK, EXIT_STORE, EXIT_USAGE
 from ringdove.cli.output import table, tables
 from ringdove.errors import RingdoveError
@@ -64,6 +64,24 @@ def run(
     if plot is not None:
         experiment.plot(result, plot)
     tables(result)
+    return EXIT_OK
+
+
+@app.command(name="results")
+def fill_results(*, measured: Path = Path("experiments/out"), docs: Path = Path("docs")) -> int:
+    """Put what experiments have found into the results page, beside the documents' figures.
+
+    Parameters
+    ----------
+    measured
+        Where their JSON files are.
+    docs
+        Where results.md is; what it shows is kept in results/ beside it.
+    """
+    kept, page = docs / "results", docs / "results.md"
+    names = results.keep(measured, kept)
+    page.write_text(results.fill(page.read_text(), kept))
+    print(f"{page}: {', '.join(names) or 'nothing new'}")
     return EXIT_OK
 
 

@@ -425,7 +425,7 @@ def peers(
     seconds
         How long a run takes, about; tools in Java have runs of a fixed size.
     rounds
-        Runs of each kind, in turns; medians are given.
+        Runs of each rate, in turns; medians are given.
     backlog
         Messages that wait before they are drained, at most; and at most what five runs send.
     idle
@@ -448,7 +448,7 @@ def peers(
     else:
         result = codec.loads(load.read_text())
     if save is not None:
-        save.write_text(codec.dumps(result, indent=1) + "\n")
+        save.write_text(codec.dumps(result) + "\n")
     if plot is not None:
         report.plot(result, plot)
     if markdown:

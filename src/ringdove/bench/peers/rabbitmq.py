@@ -153,13 +153,12 @@ class Library:
         self._channel = self._connection.channel()
         self._channel.confirm_delivery()
         self._channel.basic_qos(prefetch_count=_PREFETCH)
-        # Persistent for a quorum queue, which keeps everything anyway; a classic one is transient.
         self._queue = queue
         self._messages: Any = None
         self._last: int | None = None
 
     def send(self, bodies: list[bytes]) -> None:
-        """See Client."""
+        """See Client. Messages are transient; a quorum queue keeps them on disk all the same."""
         publish, queue = self._channel.basic_publish, self._queue
         for body in bodies:
             publish("", queue, body, mandatory=True)
@@ -191,7 +190,7 @@ class PerfTest(Way):
 
     #: Several seconds: Java has to warm up, and the tool looks once a second.
     fixed = 60_000
-    workloads = frozenset({"100-bytes", "1-kb", "50-producers", "backlog"})
+    workloads = frozenset({"100-bytes", "1-kb", "50-producers", "backlog", "idle"})
 
     def flow(self, peer: Peer, server: Server, queue: str, load: Load) -> Flow:  # noqa: ARG002
         """See Way."""

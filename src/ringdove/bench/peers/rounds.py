@@ -23,7 +23,7 @@ from ringdove.bench.peers.report import ratios
 from ringdove.bench.peers.ringdove import Ringdove
 from ringdove.bench.peers.sqs import RingdoveSqs
 from ringdove.bench.peers.workloads import FIGURES, WORKLOADS, Options, Stand, fitting
-from ringdove.cli.output import progress
+from ringdove.cli.output import progress, say
 from ringdove.errors import InvalidArgument, RingdoveError
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def run(
     _check("peer", peers, NAMES)
     _check("workload", workloads, WORKLOADS)
     race = _Race(options or Options(), workloads)
+    busy = f"load average {os.getloadavg()[0]:.1f} before the run"
     with open_files(race.options.idle + OTHER_FILES), place(directory) as data:
         runners = race.obtained(
             [*_ours(peers), *(known() for known in _PEERS if known.name in peers)]
@@ -66,8 +67,8 @@ def run(
             for way in peer.ways
         ],
         "left_out": race.left_out,
-        "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}",
-        **{name: value for name, value in race.options._asdict().items() if value},
+        "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}, {busy}",
+        **race.options._asdict(),
     }
 
 
@@ -102,15 +103,14 @@ class _Race:
     def obtained(self, peers: list[Peer]) -> list[Peer]:
         """Those that could be had."""
         found = []
-        with progress("Obtaining peers", len(peers)) as show:
-            for number, peer in enumerate(peers):
-                try:
-                    peer.obtain()
-                    use_clients(peer.clients_path())
-                    found.append(peer)
-                except RingdoveError as error:
-                    self._leave_out(peer, "", "all", str(error))
-                show(number + 1)
+        for peer in peers:
+            say(f"Obtaining {peer.title}")
+            try:
+                peer.obtain()
+                use_clients(peer.clients_path())
+                found.append(peer)
+            except RingdoveError as error:
+                self._leave_out(peer, "", "all", str(error))
         return found
 
     def measure(self, peers: list[Peer], directory: Path, *, synced: bool) -> None:
@@ -130,6 +130,7 @@ class _Race:
             if synced and not peer.synced:
                 self._leave_out(peer, "", "synced", "it keeps messages in memory only")
                 continue
+            say(f"Starting {peer.title}, {'synced' if synced else 'unsynced'}")
             try:
                 server = stack.enter_context(peer.running(directory / peer.name, synced))
             except RingdoveError as error:
@@ -140,7 +141,7 @@ class _Race:
 
     def _measure_workload(self, name: str, workload: Workload, stands: list[Stand]) -> None:
         stands = [stand for stand in stands if self._takes_part(name, workload, stand)]
-        rounds = 1 if workload.once else self.options.rounds
+        rounds = min(self.options.rounds, workload.rounds_max)
         rows: dict[int, list[Row]] = {at: [] for at in range(len(stands))}
         label = f"{name}, {'synced' if stands and stands[0].synced else 'unsynced'}"
         with progress(label, rounds * len(stands)) as show:
@@ -160,14 +161,12 @@ class _Race:
 
     def _takes_part(self, name: str, workload: Workload, stand: Stand) -> bool:
         peer, way = stand.peer, stand.way
-        if workload.once and way.client != peer.ways[0].client:
-            return False
-        if way.workloads is not None and name not in way.workloads:
+        if workload.best_only and way.client != peer.ways[0].client:
             return False
         if name in peer.cannot:
-            self._leave_out(peer, way.client, name, peer.cannot[name])
+            self._leave_out(peer, "", name, peer.cannot[name])
             return False
-        return True
+        return way.workloads is None or name in way.workloads
 
     def _one(self, name: str, workload: Workload, stand: Stand) -> Row | None:
         """One run on a queue of its own; None when it failed."""
@@ -178,8 +177,8 @@ class _Race:
                 return workload.run(stand, queue, messages, self.options)
             finally:
                 drop()
-        except (RingdoveError, OSError, ValueError) as error:
-            self._leave_out(stand.peer, stand.way.client, name, str(error))
+        except Exception as error:  # noqa: BLE001  client libraries raise whatever they like
+            self._leave_out(stand.peer, stand.way.client, name, str(error) or repr(error))
             return None
 
     def _size(self, stand: Stand) -> int:
@@ -194,7 +193,7 @@ class _Race:
         stand.peer.create(stand.server, queue, stand.synced)
 
         def drop() -> None:
-            with contextlib.suppress(RingdoveError, OSError):  # The run's own failure says more.
+            with contextlib.suppress(Exception):  # The run's own failure says more.
                 stand.peer.drop(stand.server, queue)
 
         return queue, drop

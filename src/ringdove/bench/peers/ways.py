@@ -98,23 +98,21 @@ class Driven(Way):
         messages = load.messages // load.producers * load.producers
         cpu_s = tree_cpu_s(server.pid)
         with (
-            prepared(self.receiver(peer, server, queue, messages)) as receiver,
-            prepared(self.sender(peer, server, queue, load)) as sender,
+            ended(self.receiver(peer, server, queue, messages)) as receiver,
+            ended(self.sender(peer, server, queue, load)) as sender,
         ):
-            receiver.go()
-            sender.go()
+            _go_together(receiver, sender)
             sent, received = sender.result(), receiver.result()
         elapsed_s = received["ended_s"] - sent["began_s"]
         return _flow(messages, elapsed_s, received, tree_cpu_s(server.pid) - cpu_s)
 
     def backlog(self, peer: Peer, server: Server, queue: str, load: Load) -> tuple[Flow, Flow]:
         """See Way."""
-        with prepared(self.sender(peer, server, queue, load)) as sender:
-            sender.go()
+        with ended(self.sender(peer, server, queue, load)) as sender:
+            _go_together(sender)
             sent = sender.result()
-        with prepared(self.receiver(peer, server, queue, load.messages)) as receiver:
-            began_s = time.time()
-            receiver.go()
+        with ended(self.receiver(peer, server, queue, load.messages)) as receiver:
+            began_s = _go_together(receiver)
             received = receiver.result()
         filled = Flow(load.messages, sent["ended_s"] - sent["began_s"], 0)
         return filled, _flow(load.messages, received["ended_s"] - began_s, received)
@@ -124,13 +122,12 @@ class Driven(Way):
     ) -> list[float]:
         """Seconds from a send to the receiver, one message at a time."""
         with (
-            prepared(self._worker("pong", peer, server, queue, count=count)) as receiver,
-            prepared(
+            ended(self._worker("pong", peer, server, queue, count=count)) as receiver,
+            ended(
                 self._worker("ping", peer, server, queue, count=count, size=size, gap_s=gap_s)
             ) as sender,
         ):
-            receiver.go()
-            sender.go()
+            _go_together(receiver, sender)
             sender.result()
             found: list[float] = receiver.result()
         return found
@@ -143,13 +140,22 @@ class Driven(Way):
 
 
 @contextmanager
-def prepared(worker: Worker) -> Iterator[Worker]:
-    """A process that has all it needs and waits for its go; ended in any case."""
+def ended(worker: Worker) -> Iterator[Worker]:
+    """A process that has ended after the `with` in any case."""
     try:
-        worker.ready()
         yield worker
     finally:
         worker.end()
+
+
+def _go_together(*workers: Worker) -> float:
+    """Let processes begin when all have what they need; answers the time."""
+    for worker in workers:
+        worker.ready()
+    began_s = time.time()
+    for worker in workers:
+        worker.go()
+    return began_s
 
 
 def _flow(

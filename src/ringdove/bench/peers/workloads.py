@@ -86,8 +86,9 @@ class Workload(NamedTuple):
     run: Callable[[Stand, str, int, Options], Row]
     #: Whether it has to be known how many messages make a run.
     sized: bool = True
-    #: Only the best way of each peer takes part, once.
-    once: bool = False
+    rounds_max: int = 100
+    #: Only the best way of each peer takes part.
+    best_only: bool = False
     #: Only unsynced: nothing is sent that a disk would see.
     unsynced_only: bool = False
 
@@ -106,8 +107,7 @@ def _flow(size: int, producers: int, share: float) -> Callable[[Stand, str, int,
 
 
 def _latency(stand: Stand, queue: str, _: int, options: Options) -> Row:
-    if not isinstance(stand.way, Driven):
-        return {}
+    assert isinstance(stand.way, Driven)  # Load tools do not take part.
     count = options.latencies
     took_s = stand.way.latencies(stand.peer, stand.server, queue, count, 100, _GAP_S)
     row: Row = {"messages": count, "lost": count - len(took_s)}
@@ -118,10 +118,12 @@ def _latency(stand: Stand, queue: str, _: int, options: Options) -> Row:
 
 
 def _backlog(stand: Stand, queue: str, messages: int, options: Options) -> Row:
-    wanted = min(options.backlog, messages * _FILL)
-    load = Load(wanted, 100)
+    load = Load(min(options.backlog, messages * _FILL), 100)
     filled, drained = stand.way.backlog(stand.peer, stand.server, queue, load)
-    return {**_told(drained, "drain_per_s"), "fill_per_s": round(filled.per_s)}
+    row = _told(drained, "drain_per_s")
+    if not drained.lost:
+        row["fill_per_s"] = round(filled.per_s)
+    return row
 
 
 def _idle(stand: Stand, queue: str, _: int, options: Options) -> Row:
@@ -146,9 +148,11 @@ WORKLOADS = {
     "100-bytes": Workload("1 producer, 1 consumer, 100 B", _flow(100, 1, 1)),
     "1-kb": Workload("1 producer, 1 consumer, 1 KB", _flow(1_000, 1, 0.25)),
     "50-producers": Workload("50 producers, 1 consumer, 100 B", _flow(100, 50, 0.5)),
-    "latency": Workload("one message of 100 B every 10 ms", _latency, sized=False),
-    "backlog": Workload("fill a queue with 100 B, then drain it", _backlog, once=True),
-    "idle": Workload("consumers that wait", _idle, sized=False, once=True, unsynced_only=True),
+    "latency": Workload("one message of 100 B every 10 ms", _latency, sized=False, rounds_max=1),
+    "backlog": Workload("fill a queue with 100 B, then drain it", _backlog, rounds_max=1,
+                        best_only=True),
+    "idle": Workload("consumers that wait", _idle, sized=False, rounds_max=1, best_only=True,
+                     unsynced_only=True),
 }  # fmt: skip
 
 
