@@ -122,6 +122,7 @@ def test_a_close_is_answered():
         masked(b"x" * 126, 0x89),
         masked(b"x", 0x8B),
     ],
+    ids=range(8),  # Masks are drawn at random; names must not be.
 )
 def test_bad_frames_are_refused(bad):
     with pytest.raises(RemoteProtocolError):
