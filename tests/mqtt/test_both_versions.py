@@ -4,6 +4,7 @@ import pytest
 
 from mqtt.wire import Wire
 from ringdove.protocol.mqtt import packets as p
+from ringdove.protocol.mqtt.codec import encode
 from ringdove.protocol.mqtt.packets import V5, Reason
 from server.running import wait_for
 
@@ -229,6 +230,22 @@ def test_a_message_of_quality_2_that_is_repeated_is_stored_once(client, rd, fres
     back.send(p.Publish(fresh, b"another", 2, 5))
     back.expect(p.PubRec)
     assert sorted(m.body for m in rd.queue(fresh).receive(max=10)) == [b"another", b"once"]
+
+
+def test_a_connection_that_ends_while_a_message_is_stored_leaves_its_identifier_usable(
+    client, version, rd, fresh
+):
+    for number in range(3):
+        wire = client(fresh, **LASTING)
+        wire.socket.sendall(encode(p.Publish(fresh, b"%d" % number, 2, 5), version) + b"\0\0")
+        wire.closed()
+        back = client(fresh, **LASTING)
+        back.send(p.Publish(fresh, b"%d" % number, 2, 5, dup=True))
+        back.expect(p.PubRec)
+        back.send(p.PubRel(5))
+        back.expect(p.PubComp)
+        back.drop()
+    assert sorted(int(m.body) for m in rd.queue(fresh).receive(max=100)) == list(range(3))
 
 
 def test_a_will_is_published_when_the_client_vanishes_and_not_when_it_says_goodbye(client, fresh):

@@ -98,6 +98,8 @@ class Connection(asyncio.Protocol):
         gateway = self._gateway
         for event in self.machine.receive(data):
             if type(event) is p.Publish:
+                if self.session is None:
+                    return  # What came before it has ended the connection.
                 self._storing_bytes += len(event.payload)
                 gateway.publish(self, event)
             else:

@@ -47,11 +47,13 @@ _REASONS: dict[type[RingdoveError], Reason] = {
 SYSTEM = "$SYS/"
 
 
-#: A message until its turn is over: who published it, None when the server did itself; its packet;
+#: A message until its turn is over: who published it, None when the server did itself; his session,
+#: which the connection may have lost by the end of the turn; the packet;
 #: what subscribers get, and who they are, if there are any; the mark by which its turn knows
 #: whether its queue took it, 0 when it goes to none; and what the server wants to be called then.
 Post = tuple[
     "Connection | None",
+    "Session | None",
     "Publish",
     "Message | None",
     "Iterable[Target]",
@@ -91,7 +93,7 @@ class Publisher:
         if packet.qos == 2 and session.lasting:
             if packet.packet_id in session.storing:
                 # It came before, over a connection that broke, and is answered with that one.
-                turn.posts.append((connection, packet, None, (), 0, None))
+                turn.posts.append((connection, session, packet, None, (), 0, None))
                 return
             message_id = session.begin_storing(packet.packet_id)
             turn.flights.add(session)
@@ -102,7 +104,7 @@ class Publisher:
         except RingdoveError as error:
             self._refuse(turn, connection, packet, error)
             return
-        turn.posts.append((connection, packet, message, targets, mark, None))
+        turn.posts.append((connection, session, packet, message, targets, mark, None))
 
     def publish_message(
         self,
@@ -123,7 +125,7 @@ class Publisher:
             if then is not None:
                 then(error)
             return
-        turn.posts.append((None, packet, message, targets, mark, then))
+        turn.posts.append((None, None, packet, message, targets, mark, then))
 
     def _turn(self) -> Turn:
         turn = self._turns.now
@@ -170,18 +172,16 @@ class Publisher:
         """Answer in the order in which messages came."""
         turn.marks += 1
         turn.refused[turn.marks] = error
-        turn.posts.append((connection, packet, None, (), turn.marks, None))
+        turn.posts.append((connection, connection.session, packet, None, (), turn.marks, None))
 
     # -- afterwards -----------------------------------------------------------------------------
 
     def _stored(self, turn: Turn, failure: RingdoveError | None) -> None:
         refused = turn.refused
         deliveries = self._deliveries
-        for connection, packet, message, targets, mark, then in turn.posts:
+        for connection, session, packet, message, targets, mark, then in turn.posts:
             error = failure or (refused.get(mark) if refused else None)
-            session = None
             if connection is not None:
-                session = connection.session
                 self._answer(connection, session, packet, error)
             elif then is not None:
                 then(error)

@@ -300,10 +300,6 @@ class ServerMachine:
         """Identifiers of QoS 2 that came before, over another connection, and are not released."""
         self._incoming.update(dict.fromkeys(packet_ids, True))
 
-    def incoming_ids(self) -> list[int]:
-        """Identifiers of QoS 2 that are stored and not released."""
-        return [packet_id for packet_id, stored in self._incoming.items() if stored]
-
     def complete(self, packet_id: int) -> None:
         """It is remembered that an identifier may be used anew."""
         known = self._incoming.pop(packet_id, None)
@@ -355,11 +351,6 @@ class ServerMachine:
         else:
             return
         packet.properties = {**(packet.properties or {}), "topic_alias": alias}
-
-    def write(self, data: bytes) -> None:
-        """Send a packet of QoS 0 that was encoded for many clients of this version."""
-        if not self._packet_bytes_max or len(data) <= self._packet_bytes_max:
-            self._out.append(data)
 
     def release(self, packet_id: int) -> None:
         """It is remembered that the client has a message of QoS 2: it may forget the identifier."""

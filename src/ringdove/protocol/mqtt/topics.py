@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SHARED = "$share/"
-TOPIC_BYTES_MAX = 65_535
 
 V = TypeVar("V")
 
