@@ -5,6 +5,8 @@ import re
 from playwright.sync_api import expect
 
 from console.browser import watched
+from console.conftest import ConsoleCaller
+from console.test_live import stream
 from fabric.clusters import running
 from ringdove.cluster.outlook import what_a_loss_does
 from ringdove.cluster.status import ClusterStatus, ShardStatus
@@ -36,6 +38,14 @@ def test_a_dead_server_is_seen_with_those_who_take_over(browser, tmp_path):
         ) as server,
         watched(browser, server.http_url) as shown,
     ):
+        with (
+            ServerThread("nowhere", store=cluster.url, port=-1) as untold,
+            stream(ConsoleCaller(untold), fabric=1) as live,
+        ):
+            masters = live.next()["fabric"]
+        assert (masters["kind"], masters["slots_missing"]) == ("masters", 0)
+        assert [len(master["copies"]) for master in masters["masters"]] == [1] * 6
+
         page = shown.open("fabric")
         expect(page.get_by_text("Every shard is served and every copy is in sync.")).to_be_visible()
         expect(page.get_by_role("button", name=re.compile("^Server [ABC], up"))).to_have_count(3)
