@@ -113,6 +113,19 @@ def test_a_primary_without_standby_needs_no_manager(pair):
     assert pair.a.serving
 
 
+def test_a_directory_is_not_thrown_away_before_a_manager_says_that_another_serves(pair):
+    pair.b.kill()
+    wait_for(lambda: not pair.grant.in_sync, "the standby is out")
+    before = (pair.b.data / "member").read_text()
+    cut(pair.b_to_manager)
+    pair.b.start()
+    wait_for(lambda: pair.b.said_at("no manager answers"), "it asks in vain")
+    assert (pair.b.data / "member").read_text() == before
+    heal(pair.b_to_manager)
+    pair.wait_in_sync()
+    assert (pair.b.data / "member").read_text() != before
+
+
 def test_a_primary_that_ends_in_good_order_hands_over_at_once(pair):
     send_some(pair.url)
     assert pair.a.terminate() == 0

@@ -4,11 +4,12 @@ import lmdb
 import pytest
 
 from ringdove.core.settings import QueueSettings
-from ringdove.errors import FormatUnknown, StoreLocked, StoreUnavailable
+from ringdove.errors import FormatUnknown, RemoteProtocolError, StoreLocked, StoreUnavailable
 from ringdove.pending import run
 from ringdove.stores.base import StripeId
 from ringdove.stores.embedded import EmbeddedStore
 from ringdove.stores.embedded.check import fsck
+from ringdove.stores.embedded.environment import DATABASES
 from ringdove.stores.embedded.replica import Member, Replica
 from stores.driver import Driver
 from tiers.copying import DirectCopy, Owner, entries
@@ -127,6 +128,13 @@ def test_half_a_copy_is_never_served(tmp_path, clock):
     assert not again.filled
     again.begin(Member("core"))
     again.close()
+
+
+def test_what_a_later_version_writes_is_refused(tmp_path):
+    replica = Replica(tmp_path / "b")
+    with pytest.raises(RemoteProtocolError, match="later version"):
+        replica.apply("disk", [(len(DATABASES), b"key", b"value")])
+    replica.close()
 
 
 def test_a_copy_that_begins_again_is_another_one(tmp_path):

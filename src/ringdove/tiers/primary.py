@@ -143,8 +143,12 @@ class Primary:
         async with self._changing:
             if self._follower is not None:
                 await self._follower.leave("another standby has come")
-            if self.holding.lost or follower.out:
-                follower.refuse()
+            try:
+                self.check()
+            except ConnectionClosed as error:
+                follower.refuse(error)
+                return
+            if follower.out:
                 return
             self._follower = follower
             await follower.begin(self._store)
@@ -256,10 +260,10 @@ class Follower:
         name = self._primary.holding.name
         self._wire.answer(self._number, messages.encode(messages.Following(name)))
 
-    def refuse(self) -> None:
-        """This process serves no more."""
+    def refuse(self, error: RingdoveError) -> None:
+        """Do not take the standby."""
         self.stage = Stage.OUT
-        self._wire.answer_error(self._number, ConnectionClosed("This server serves no more."))
+        self._wire.answer_error(self._number, error)
 
     async def copy(self) -> None:
         """Copy what is there; then the standby is in sync."""
@@ -287,7 +291,9 @@ class Follower:
                     self._progress.advance(durability, place)
                     self._send(durability, edits)
                 self._arrive(durability)
-        self._send("disk", [], whole=True)
+        [disk] = [writer for writer in self._writers if writer.env.durability == "disk"]
+        with disk.paused():  # A commit of several frames must not be cut in two.
+            self._send("disk", [], whole=True)
         self._arrive("disk")
 
     def _arrive(self, durability: Durability) -> None:

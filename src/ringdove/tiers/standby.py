@@ -68,9 +68,11 @@ class Standby:
         """Follow until this directory may serve.
 
         `name` is the broker's, for a directory that may be its first one; `primary_url` says where
-        to begin for one that may not.
+        to begin for one that is empty. One that is not must first be told that another serves: it
+        may be the only one that has everything, and following begins with throwing it away.
         """
-        self._primary_url = primary_url or ""
+        if self._replica.member is None:
+            self._primary_url = primary_url or ""
         first = self._join(name)
         following = asyncio.create_task(self._keep_following())
         try:

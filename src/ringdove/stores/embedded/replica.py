@@ -10,6 +10,7 @@ store opens the directory.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import shutil
 from typing import TYPE_CHECKING
@@ -114,9 +115,11 @@ class _CopyDirectory(Directory):
 
 
 def _clear(path: Path) -> None:
+    """Remove what a copy replaces; what cannot be removed must not be mixed with it."""
     for name in ("disk", "memory"):
         for leftover in ("", ".old", ".new"):
-            shutil.rmtree(path / f"{name}{leftover}", ignore_errors=True)
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(path / f"{name}{leftover}")
 
 
 def _finish(path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import lmdb
 
+from ringdove.errors import RemoteProtocolError
 from ringdove.stores.embedded.environment import DATABASES, translated
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ def current(env: Environment, edits: Iterable[Edit]) -> list[Edit]:
 
 def apply_edits(env: Environment, edits: Iterable[Edit]) -> None:
     """Do in one transaction what a commit did elsewhere."""
-    databases = [env.db[name] for name in DATABASES]
+    databases = dict(enumerate(env.db[name] for name in DATABASES))
     try:
         with env.lmdb.begin(write=True) as txn:
             for number, key, value in edits:
@@ -222,5 +223,9 @@ def apply_edits(env: Environment, edits: Iterable[Edit]) -> None:
                     txn.delete(key, db=databases[number])
                 else:
                     txn.put(key, value, db=databases[number])
+    except KeyError as error:
+        raise RemoteProtocolError(
+            f"There is no database {error}: is the primary of a later version than this standby?"
+        ) from error
     except lmdb.Error as error:
         raise translated(error, env.path) from error
