@@ -44,8 +44,7 @@ function Account({ account, ask, act }) {
   return html`
     <${Card} title=${account.name} actions=${actions}>
       <p class="pad muted">
-        ${account.id} · made ${time(account.created_ms)} · ${account.requests_per_s ? `${account.requests_per_s} requests/s` : "any rate"} · ${account.bytes_max ? bytes(account.bytes_max) : "any size"}
-        · console: ${account.password ? html`<select class="inline" aria-label=${`Role of ${account.name} in the console`} value=${account.console_role} onChange=${(event) => act("set_console_role", { account: account.id, role: event.target.value }, "The role is changed.")}>${["viewer", "operator", "admin"].map((role) => html`<option key=${role}>${role}</option>`)}</select>` : "no password"}
+        ${account.id} · made ${time(account.created_ms)} · ${account.requests_per_s ? `${account.requests_per_s} requests/s` : "any rate"} · ${account.bytes_max ? bytes(account.bytes_max) : "any size"} · console: ${account.password ? html`<select class="inline" aria-label=${`Role of ${account.name} in the console`} value=${account.console_role} onChange=${(event) => act("set_console_role", { account: account.id, role: event.target.value }, "The role is changed.")}>${["viewer", "operator", "admin"].map((role) => html`<option key=${role}>${role}</option>`)}</select>` : "no password"}
       </p>
       <${Table} label=${`Keys of ${account.name}`} columns=${KEYS}>
         ${account.keys.map((key) => html`

@@ -12,6 +12,7 @@ const GROUPS = [
   ["Limits", ["bytes_max", "when_full", "body_bytes_max", "receive_rate_max", "priority"]],
   ["Receiving", ["dequeue", "dequeue_tries", "dequeue_pause_ms", "spread"]],
   ["On a fabric", ["copies", "when_short"]],
+  ["In tiers", ["relay_done", "relayed"]],
 ];
 
 const known = signal(null);
@@ -22,6 +23,8 @@ export async function loadSettings() {
 
 const isDuration = (name) => name.endsWith("_ms") || name.endsWith("_ms_max");
 const isBytes = (name) => name.endsWith("bytes_max");
+const isSwitch = (setting) => typeof setting.default === "boolean";
+const wordsOf = (setting) => (isSwitch(setting) ? ["false", "true"] : setting.words);
 
 export function show(name, value) {
   if (value === null || value === undefined) return "";
@@ -37,6 +40,7 @@ function read(setting, text) {
   text = text.trim();
   if (name === "notes") return readNotes(text);
   if (text === "") return setting.default;
+  if (isSwitch(setting)) return text === "true";
   if (setting.words.length || name === "dead_letter") return text;
   if (name === "spread" && !/^\d+$/.test(text)) return text;
   const value = isDuration(name) ? readDuration(text) : isBytes(name) ? readBytes(text) : Number(text);
@@ -106,11 +110,12 @@ export function QueueForm({ queue, onClose, onDone }) {
 }
 
 function Setting({ setting, value, editing }) {
-  const { name, words, text, shaping } = setting;
+  const { name, text, shaping } = setting;
+  const words = wordsOf(setting);
   const id = `set-${name}`;
   const shown = show(name, value === undefined ? setting.default : value);
   const more = [
-    shaping && editing && "Can change only while the queue is empty.",
+    shaping && editing && "Can change only while the queue is empty, if at all.",
     isDuration(name) && "For example 500ms, 30s, 5min, 4d.",
     isBytes(name) && "For example 64KiB, 10GiB.",
     setting.default === null && "Empty: none.",
