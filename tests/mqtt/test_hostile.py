@@ -87,9 +87,11 @@ def test_there_are_only_so_many_queues_made_by_devices(own_server, monkeypatch):
 
 def test_there_are_only_so_many_retained_messages(client, fresh, monkeypatch):
     wire = client()
+    assert wire.publish(f"{fresh}/old", b"x", 1, retain=True).reason == 0
     monkeypatch.setattr(limits, "MQTT_RETAINED_MAX", 0)
-    assert wire.publish(fresh, b"x", 1, retain=True).reason == Reason.QUOTA_EXCEEDED
-    assert wire.publish(fresh, b"", 1, retain=True).reason == 0
+    assert wire.publish(f"{fresh}/new", b"x", 1, retain=True).reason == Reason.QUOTA_EXCEEDED
+    assert wire.publish(f"{fresh}/old", b"newer", 1, retain=True).reason == 0
+    assert wire.publish(f"{fresh}/old", b"", 1, retain=True).reason == 0
 
 
 def test_a_queue_that_does_not_take_a_message_refuses_that_one_only(client, rd, fresh):

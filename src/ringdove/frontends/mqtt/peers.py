@@ -127,11 +127,14 @@ class Peers:
 
     # -- telling --------------------------------------------------------------------------------
 
-    def connected(self, client_id: str) -> None:
-        """Tell the others that a client has connected here."""
+    async def connected(self, client_id: str) -> None:
+        """Tell the others that a client has connected here, before the client knows it.
+
+        So what a client does later, elsewhere, comes later on the bus.
+        """
         if self.shared:
             self._announced[client_id] = self._announced.get(client_id, 0) + 1
-            self._tell("connected", client_id)
+            await self._send([_encode(_Event(self.name, "connected", client_id))])
 
     def session(self, client_id: str) -> None:
         """Tell the others that a session's record has changed."""

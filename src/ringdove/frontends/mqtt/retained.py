@@ -61,8 +61,9 @@ class Retained:
                 turn.retained[RETAINED_PREFIX + record_name(message.topic)] = None
             return
         nbytes = len(message.payload)
+        replaces = any(_walk(self._root, message.topic.split("/")))
         if (
-            self.count >= limits.MQTT_RETAINED_MAX
+            (self.count >= limits.MQTT_RETAINED_MAX and not replaces)
             or self.nbytes + nbytes > limits.MQTT_RETAINED_BYTES_MAX
             or nbytes > limits.RECORD_BYTES_MAX - _OVERHEAD
         ):

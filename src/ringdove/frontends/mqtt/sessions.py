@@ -179,7 +179,7 @@ class Sessions:
         session.version = None
         session.connection = connection
         connection.session = session
-        self._peers.connected(client_id)
+        await self._peers.connected(client_id)
         if session.lasting or was_lasting:
             await self.save(session)
         return session, present
