@@ -101,7 +101,7 @@ def test_a_refusal_leaves_the_connection_usable_and_names_what_is_expected():
 
 
 def test_a_segment_claims_nothing_unless_told():
-    assert Segment(BLOCK)[1:] == (None, 0, 1, False, None)
+    assert Segment(BLOCK)[1:] == (None, 0, 1, False, None, False)
     assert Appended(4) == (4, False)
 
 

@@ -12,7 +12,7 @@ from server.running import PROGRAM
 def demo(environment_without_java, tmp_path):
     """The report of a short demo, and what it said meanwhile."""
     ran = subprocess.run(
-        [*PROGRAM, "demo", "--seconds", "15", "--dir", str(tmp_path / "demo"), "--json"],
+        [*PROGRAM, "demo", "--seconds", "10", "--dir", str(tmp_path / "demo"), "--json"],
         env=environment_without_java, capture_output=True, timeout=280, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr.decode()

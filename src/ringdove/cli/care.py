@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -54,6 +55,7 @@ def stats(
             looks += 1
             if not watch or (count is not None and looks >= count):
                 return
+            sys.stdout.flush()  # Whoever reads a pipe should not wait until it is full.
             time.sleep(every)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -60,6 +61,7 @@ def status(
     for tiers in _looks(_manager_url(dir), forever=watch, draw=not json):
         if json:
             emit_json(_plain(tiers))
+            sys.stdout.flush()
     lost = tiers is not None and any(broker.state == "lost" for broker in tiers.brokers)
     return EXIT_STORE if lost else EXIT_OK
 

@@ -208,6 +208,7 @@ async def _account(broker: Broker, frame: Frame) -> Reply:
 
 
 async def _tier(broker: Broker, frame: Frame) -> Reply:  # noqa: ARG001
+    messages.decode(messages.Command, frame.meta)
     raise InvalidArgument(
         "This server is no manager of tiers: one is started by 'ringdove serve --manager'."
     )
