@@ -25,7 +25,7 @@ _LINE_S = 5.0
 
 def demo(
     *,
-    seconds: float = 60,
+    seconds: float = 40,
     dir: Annotated[Path, Parameter(name="--dir")] = Path("./ringdove-demo"),
     fabric: Flag = False,
     spark: bool = True,
