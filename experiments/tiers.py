@@ -151,7 +151,9 @@ def consume(*, url: str, consumers: int, messages: int) -> list[float]:
 
 
 async def _consume(url: str, consumers: int, messages: int) -> list[float]:
-    streams = await asyncio.gather(*(_open(url, number) for number in range(consumers)))
+    # The first one alone: it takes the place of the subscription `default`.
+    streams = [await _open(url, 0)]
+    streams += await asyncio.gather(*(_open(url, number) for number in range(1, consumers)))
     await asyncio.to_thread(wait_for_go)
     found = await asyncio.gather(*(_take(stream, messages) for stream in streams))
     return [delay_ms for delays in found for delay_ms in delays]
@@ -169,7 +171,7 @@ async def _open(url: str, number: int) -> RemoteStream:
             if time.monotonic() > deadline_s:
                 raise
         await asyncio.sleep(0.1)
-    await backend.subscribe(_QUEUE, f"consumer{number}", Start("latest"), keep_default=True)
+    await backend.subscribe(_QUEUE, f"consumer{number}", Start("latest"))
     return await backend.stream(_QUEUE, f"consumer{number}", b"%d" % number, {}, 60_000)
 
 

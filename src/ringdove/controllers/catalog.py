@@ -192,8 +192,7 @@ class Catalog:
         """The subscriptions of a queue, by name."""
         info = await self.get(name)
         record = await self._store.get(_subscriptions_key(info))
-        names = msgspec.msgpack.decode(record.value, type=list[str]) if record else []
-        return tuple(sorted(names))
+        return tuple(sorted(_names(record)))
 
     async def subscribe(
         self, name: str, subscription: str, start: Start, *, keep_default: bool = False
@@ -206,13 +205,12 @@ class Catalog:
         info = await self.get(name)
         for stripe in info.stripes():
             await self._store.subscribe(stripe, subscription, start)
-        names = {*await self.subscriptions(name), subscription}
+        names = await self._rename(info, add=subscription)
         drop = names == {DEFAULT_SUBSCRIPTION, subscription} and not keep_default
         if drop and not await self._default_in_use(info):
-            names.discard(DEFAULT_SUBSCRIPTION)
+            await self._rename(info, remove=DEFAULT_SUBSCRIPTION)
             for stripe in info.stripes():
                 await self._store.unsubscribe(stripe, DEFAULT_SUBSCRIPTION)
-        await self._store.put(_subscriptions_key(info), msgspec.msgpack.encode(sorted(names)))
 
     async def unsubscribe(self, name: str, subscription: str) -> None:
         """Remove a subscription; what only it was waiting for is gone."""
@@ -223,10 +221,26 @@ class Catalog:
                 f"Queue {name!r} has no subscription {subscription!r} "
                 f"(it has: {', '.join(sorted(names)) or 'none'})."
             )
-        names.discard(subscription)
-        await self._store.put(_subscriptions_key(info), msgspec.msgpack.encode(sorted(names)))
+        await self._rename(info, remove=subscription)
         for stripe in info.stripes():
             await self._store.unsubscribe(stripe, subscription)
+
+    async def _rename(self, info: QueueInfo, *, add: str = "", remove: str = "") -> set[str]:
+        """Change the names that are recorded, whoever else does so meanwhile; answers them all."""
+        key = _subscriptions_key(info)
+        while True:
+            record = await self._store.get(key)
+            names = set(_names(record))
+            changed = (names | {add} if add else names) - {remove}
+            if changed == names:
+                return names
+            version = record.version if record is not None else 0
+            try:
+                value = msgspec.msgpack.encode(sorted(changed))
+                await self._store.put(key, value, expect=version)
+            except RecordConflict:
+                continue
+            return changed
 
     async def _default_in_use(self, info: QueueInfo) -> bool:
         """Whether somebody receives through `default`: removing it would take data away."""
@@ -311,6 +325,10 @@ def _info(record: Record) -> QueueInfo:
     stored = msgspec.msgpack.decode(record.value, type=_QueueRecord)
     name = record.key.partition("/")[2]
     return QueueInfo(name, stored.id, stored.settings, record.version, stored.created_ms)
+
+
+def _names(record: Record | None) -> list[str]:
+    return msgspec.msgpack.decode(record.value, type=list[str]) if record is not None else []
 
 
 def _queue_key(name: str) -> str:
