@@ -26,6 +26,7 @@ from ringdove.errors import (
     SettingsRefused,
     SubscriptionNotFound,
 )
+from ringdove.pending import Pending
 from ringdove.stores.base import Record, Start, Store, StripeId
 
 
@@ -62,6 +63,8 @@ class Catalog:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: dict[str, QueueInfo] = {}
+        #: Queues whose recorded subscriptions somebody changes just now.
+        self._renaming: dict[int, Pending[None]] = {}
 
     async def create(
         self, name: str, settings: QueueSettings, queue_id: int | None = None
@@ -226,7 +229,22 @@ class Catalog:
             await self._store.unsubscribe(stripe, subscription)
 
     async def _rename(self, info: QueueInfo, *, add: str = "", remove: str = "") -> set[str]:
-        """Change the names that are recorded, whoever else does so meanwhile; answers them all."""
+        """Change the names that are recorded, whoever else does so meanwhile; answers them all.
+
+        Those of this process take turns: a thousand that only tried again would be in each other's
+        way for minutes.
+        """
+        while (turn := self._renaming.get(info.id)) is not None:
+            await turn
+        turn = self._renaming[info.id] = Pending()
+        try:
+            return await self._try_to_rename(info, add, remove)
+        finally:
+            if self._renaming.get(info.id) is turn:
+                del self._renaming[info.id]
+            turn.resolve(None)
+
+    async def _try_to_rename(self, info: QueueInfo, add: str, remove: str) -> set[str]:
         key = _subscriptions_key(info)
         while True:
             record = await self._store.get(key)
