@@ -9,8 +9,8 @@ from rest.caller import Caller, QueueCaller
 from ringdove import limits
 from server.running import ServerThread, wait_for
 
-POST = b"POST /v1/queues/readings/messages HTTP/1.1\r\nHost: localhost\r\n"
-GET = b"GET /v1/queues HTTP/1.1\r\nHost: localhost\r\n"
+POST = b"POST /v1/queues/readings/messages HTTP/1.1\r\nHost: x\r\n"
+GET = b"GET /v1/queues HTTP/1.1\r\nHost: x\r\n"
 
 
 @pytest.fixture(autouse=True)
@@ -65,19 +65,19 @@ def read_all(client: socket.socket) -> bytes:
         POST + b"Transfer-Encoding: chunked\r\n\r\n5\nhello\n0\n\n",
         POST + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhelloworld\r\n0\r\n\r\n",
         # Heads that are none.
-        b"GET /v1/queues HTTP/1.1\nHost: localhost\n\n",
+        b"GET /v1/queues HTTP/1.1\nHost: x\n\n",
         GET + b"A: b\r\n c\r\n\r\n",
         GET + b"A: b\x00c\r\n\r\n",
         GET + b"A b: c\r\n\r\n",
         GET + b"Abc\r\n\r\n",
         GET + b": c\r\n\r\n",
-        b"GET /v1/queues HTTP/9.9\r\nHost: localhost\r\n\r\n",
+        b"GET /v1/queues HTTP/9.9\r\nHost: x\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"BREW /v1/queues HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"GET v1/queues HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"GET /v1/queues/\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"GET /v1/queues?prefix=\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"CONNECT a:443 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"BREW /v1/queues HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET v1/queues HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /v1/queues/\xff HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /v1/queues?prefix=\xff HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"CONNECT a:443 HTTP/1.1\r\nHost: x\r\n\r\n",
         b"\x16\x03\x01\x02\x00" + bytes(60),
         b"\x00\xff" * 500,
     ],
@@ -90,9 +90,7 @@ def test_what_is_no_http_is_refused_and_cut_off(server: ServerThread, data: byte
 
 
 def test_a_star_is_no_queue(server: ServerThread):
-    told = exchange(
-        server.http_port, b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    )
+    told = exchange(server.http_port, b"OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert told.startswith(b"HTTP/1.1 4")
 
 
@@ -223,7 +221,7 @@ def test_a_client_that_does_not_read_harms_nobody(server: ServerThread, rest: Ca
     queue = QueueCaller(rest, "large").create(body_bytes_max=limits.BODY_BYTES_MAX)
     queue.send(b"x" * limits.BODY_BYTES_MAX, "text/plain")
     with socket.create_connection(("127.0.0.1", server.http_port), timeout=30) as client:
-        client.sendall(b"GET /v1/queues/large/peek HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        client.sendall(b"GET /v1/queues/large/peek HTTP/1.1\r\nHost: x\r\n\r\n")
         for _ in range(10):
             assert rest.call("GET", "/queues/large").status == 200
         assert client.recv(12) == b"HTTP/1.1 200"

@@ -470,7 +470,7 @@ def test_an_http_client_that_does_not_read_does_not_delay_the_end(
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         deaf.settimeout(PATIENCE_S)
         deaf.connect(("127.0.0.1", server.http_port))
-        deaf.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        deaf.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         assert deaf.recv(4) == b"HTTP"
         server.ask_to_stop()
         wait_for(lambda: not server.running, "the server ends", patience_s=4)

@@ -180,7 +180,7 @@ def test_plain_http_to_a_tls_port_fails_cleanly_and_the_server_goes_on(
 ):
     _, key = secure.call(secure.server.native.broker.accounts.create("shop"))
     for opening in (
-        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         b"\0" * 100,
         b"\x16\x03\x01\x00\x05hello",
     ):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import time
 from typing import TYPE_CHECKING
@@ -37,21 +36,6 @@ if TYPE_CHECKING:
     Dialect = Callable[[HttpRequest, Drive], Awaitable[HttpResponse]]
 
 _log = logging.getLogger(__name__)
-
-
-def is_local(host: str) -> bool:
-    """Whether an address is one that only this machine reaches."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
-
-
-def _names_this_machine(host: str) -> bool:
-    """Whether the header Host names this machine; old clients send none."""
-    name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-    return not host or is_local(name.strip("[]").lower())
-
 
 #: Seconds between two looks for connections that dawdle.
 _SWEEP_S = 1.0
@@ -84,14 +68,10 @@ class HttpServer:
         self._gone = asyncio.Event()
         self._date = b""
         self._date_s = 0
-        #: Whether it is open to this machine alone. A page of another site may have its name lead
-        #: here and so speak through a browser of this machine; it cannot have another name.
-        self._local = False
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listen on an address; answers the port, which is a free one for 0."""
         self.scheme = "https" if tls is not None else "http"
-        self._local = is_local(host) and self._access.is_open_to_operators()
         self._listener = await self.loop.create_server(
             lambda: HttpConnection(self), host, port, ssl=tls, backlog=limits.HTTP_BACKLOG
         )
@@ -141,10 +121,6 @@ class HttpServer:
 
     async def respond(self, request: HttpRequest, drive: Drive) -> HttpResponse:
         """The response to a request, whatever happens."""
-        if self._local and not _names_this_machine(request.header(b"host")):
-            return text_response(
-                421, "This server is for its own machine: ask it as localhost or 127.0.0.1."
-            )
         if request.path in _OWN_PATHS:
             return await self._own(request)
         first = request.path.split("/", 2)[1] if request.path.startswith("/") else ""
