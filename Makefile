@@ -63,8 +63,9 @@ peers: setup ## Measure beside other brokers, which are installed; writes docs/p
 torture: setup ## Kill the engine and cut its power a thousand times each, kill servers, break a fabric (hours).
 	@tools/get-program redis-server valkey-server
 	@RINGDOVE_KILLS=1000 RINGDOVE_CUTS=1000 RINGDOVE_EXAMPLES=2000 RINGDOVE_SERVER_KILLS=300 \
-	    RINGDOVE_FABRIC_FAULTS=200 RINGDOVE_MQTT_KILLS=100 \
-	    $(BIN)/python -m pytest -q --timeout=14400 tests/faults tests/stores tests/server tests/fabric tests/mqtt
+	    RINGDOVE_FABRIC_FAULTS=200 RINGDOVE_MQTT_KILLS=100 RINGDOVE_SLOW=1 RINGDOVE_TIER_MESSAGES=1000000 RINGDOVE_TIER_KILLS=30 \
+	    $(BIN)/python -m pytest -q --timeout=14400 tests/faults tests/stores tests/server tests/fabric tests/mqtt \
+	    tests/tiers tests/bench/test_spark.py tests/spark/test_demo.py
 
 experiments: setup ## Repeat the experiments of the source documents: figures and plots (an hour).
 	@tools/get-program redis-server valkey-server

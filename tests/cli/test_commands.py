@@ -339,3 +339,10 @@ def test_benchmarks_run_and_report(sh, tmp_path, arguments):
     [result] = sh.json("bench", *arguments, "--dir", str(tmp_path))
     assert result[arguments[0]]
     assert result.get("out_of_order", 0) == 0
+
+
+def test_the_demo_accounts_for_every_reading(sh, tmp_path):
+    place = str(tmp_path / "demo")
+    [report] = sh.json("demo", "--seconds", "4", "--no-spark", "--dir", place)
+    assert report["consumed"] == report["acknowledged"] == report["sent"] > 500
+    assert (report["lost"], report["damaged"], report["killed"]) == (0, 0, ["consumer"])

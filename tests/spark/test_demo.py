@@ -1,11 +1,16 @@
 """The demo runs as a whole, Spark included, also on a machine without Java."""
 
 import json
+import os
 import subprocess
 
 import pytest
 
 from server.running import PROGRAM
+
+pytestmark = pytest.mark.skipif(
+    not os.environ.get("RINGDOVE_SLOW"), reason="minutes; in make torture, and in make demo"
+)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from ringdove.controllers.sending import Outgoing, Sender, SentBatch
 from ringdove.controllers.streaming import BlockStream
 from ringdove.core.settings import QueueSettings
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
-from ringdove.errors import InvalidArgument, OffsetTrimmed
+from ringdove.errors import InvalidArgument, OffsetTrimmed, QueueNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -127,7 +127,12 @@ class Broker:
     async def queue_stats(self, name: str) -> QueueStats:
         """The state of a queue."""
         info = await self._catalog.get(name)
-        return total_stats(name, {s: await self.store.stats(s) for s in info.stripes()})
+        try:
+            stripes = {stripe: await self.store.stats(stripe) for stripe in info.stripes()}
+        except QueueNotFound:
+            info = await self._catalog.refresh(name)  # Made anew, or gone.
+            stripes = {stripe: await self.store.stats(stripe) for stripe in info.stripes()}
+        return total_stats(name, stripes)
 
     # -- subscriptions --------------------------------------------------------------------------
 

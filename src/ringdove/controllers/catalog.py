@@ -179,6 +179,7 @@ class Catalog:
         await self._store.remove(_queue_key(name))
         await self._store.remove(_subscriptions_key(info))
         await self._delete_stripes(info)
+        self.forget(name)  # Somebody may have looked it up before its record was gone.
 
     async def refresh(self, name: str) -> QueueInfo:
         """The queue, read anew."""
