@@ -263,6 +263,29 @@ def test_changed_settings_reach_the_copy(tmp_path: Path) -> None:
         assert len(copy.stats().stripes) == 2
 
 
+def test_a_queue_that_cannot_follow_stops_no_other(tmp_path: Path) -> None:
+    """A copy with messages cannot change its order yet; its origin, which has none left, could."""
+    with (
+        core_and_edge(tmp_path, relay_keep_ms=0) as (core, edge),
+        ringdove.connect(core.url) as near,
+        ringdove.connect(edge.url) as far,
+    ):
+        turned = near.create_queue("turned", order="strict")
+        turned.send(b"before")
+        copy = copied(far, "turned", 1)
+        wait_for(lambda: not turned.stats().messages, "the core to let go")
+        turned.configure(order="loose")
+        wait_for(lambda: _state(edge, "turned") == "diverged", "the refusal")
+        assert "order" in edge.server.relay.pulled["turned"].reason
+        near.create_queue("other").send(b"x")
+        copied(far, "other", 1)
+        [before] = copy.receive(wait=10)
+        before.ack()
+        wait_for(lambda: far.queue("turned").settings().order == "loose", "the copy to follow")
+        turned.send(b"after")
+        copied(far, "turned", 2)
+
+
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [

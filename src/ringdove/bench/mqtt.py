@@ -21,6 +21,7 @@ from ringdove.bench import mqtt_load
 from ringdove.bench.measure import OTHER_FILES, open_files, place
 from ringdove.bench.processes import Worker, cpu_s, resident_bytes, serving
 from ringdove.cluster.processes import free_ports
+from ringdove.errors import InvalidArgument
 from ringdove.protocol.mqtt import packets as p
 from ringdove.protocol.mqtt.codec import Decoder, encode
 from ringdove.protocol.mqtt.packets import V311
@@ -50,6 +51,8 @@ def run(
     quick: bool = False,
 ) -> dict[str, Any]:
     """All figures; see the module."""
+    if connections < 1 or idle < 1 or not seconds > 0:
+        raise InvalidArgument("connections, idle and seconds must be above 0.")
     spread: tuple[int, ...] = (1, 10, 100, 1_000)
     timed = _TIMED
     if quick:

@@ -69,6 +69,8 @@ class Story:
         fabric: bool = False,
         spark: bool = True,
     ) -> None:
+        if not seconds > 0:
+            raise InvalidArgument(f"seconds is {seconds}; it must be above 0.")
         self._directory = _own_directory(directory)
         self._seconds = seconds
         self._show = show

@@ -15,6 +15,7 @@ from ringdove.client import aio
 from ringdove.errors import ClientError, RemoteProtocolError, RingdoveError
 from ringdove.fleet.device import ANSWER_S, Busy
 from ringdove.fleet.mqtt_link import MqttLink
+from ringdove.fleet.tcp_link import TcpLink
 from ringdove.protocol.coap import packet as coap
 from ringdove.protocol.coap.outbox import Outbox
 from ringdove.protocol.coap.packet import Code, Kind, Option, Packet
@@ -124,11 +125,11 @@ class CoapLink(asyncio.DatagramProtocol):
             answer.set_result(packet)
 
 
-class HttpLink(asyncio.Protocol):
+class HttpLink(TcpLink[int]):
     """A connection that is kept; each reading is a POST of REST."""
 
     def __init__(self, plan: Plan, device: Device) -> None:
-        self._address = plan.address
+        super().__init__(plan.address)
         host, port = plan.address
         login = f"authorization: Bearer {plan.token}\r\n" if plan.token else ""
         path = f"/v1/queues/{quote(plan.queue, safe='')}/messages?key={device.name}"
@@ -136,45 +137,16 @@ class HttpLink(asyncio.Protocol):
             f"POST {path} HTTP/1.1\r\nhost: {host}:{port}\r\n{login}"
             "content-type: application/octet-stream\r\ncontent-length: "
         ).encode()
-        self._transport: asyncio.Transport | None = None
         self._parser: Any = None
-        self._answer: asyncio.Future[int] | None = None
-
-    async def open(self) -> None:
-        """See Link."""
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(ANSWER_S):
-            await loop.create_connection(lambda: self, *self._address)
 
     async def send(self, body: bytes) -> None:
         """See Link."""
-        if self._transport is None:
-            raise ConnectionResetError("The server has hung up.")
-        answer = self._answer = asyncio.get_running_loop().create_future()
         self._parser = httptools.HttpResponseParser(self)
-        self._transport.write(self._head + b"%d\r\n\r\n" % len(body) + body)
-        async with asyncio.timeout(ANSWER_S):
-            status = await answer
+        status = await self.ask(self._head + b"%d\r\n\r\n" % len(body) + body)
         if status in (429, 503):
             raise Busy(1)
         if status != 201:
             raise ClientError(f"The server answers {status}.")
-
-    def close(self) -> None:
-        """See Link."""
-        transport, self._transport = self._transport, None
-        if transport is not None:
-            transport.abort()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio."""
-        self._transport = cast("asyncio.Transport", transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio."""
-        self._transport = None
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(exc or ConnectionResetError("The server has hung up."))
 
     def data_received(self, data: bytes) -> None:
         """See asyncio."""
@@ -185,8 +157,7 @@ class HttpLink(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """See httptools."""
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_result(self._parser.get_status_code())
+        self.answered(self._parser.get_status_code())
         if not self._parser.should_keep_alive():
             self.close()
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from ringdove.errors import ClientError, InvalidArgument
-from ringdove.fleet.device import ANSWER_S, Busy
+from ringdove.fleet.device import Busy
+from ringdove.fleet.tcp_link import TcpLink
 from ringdove.protocol.mqtt.codec import Decoder, encode
 from ringdove.protocol.mqtt.packets import V5, ConnAck, Connect, PubAck, Publish, Reason
 from ringdove.protocol.mqtt.rules import queue_of, topic_of
@@ -26,11 +26,11 @@ _LATER = {
 }  # fmt: skip
 
 
-class MqttLink(asyncio.Protocol):
+class MqttLink(TcpLink["ConnAck | PubAck"]):
     """See the module."""
 
     def __init__(self, plan: Plan, device: Device) -> None:
-        self._address = plan.address
+        super().__init__(plan.address)
         topic = plan.topic or _topic_for(plan.queue)
         self._topic = topic.replace("{queue}", plan.queue).replace("{device}", device.name)
         user, _, password = (plan.token or "").rpartition(":")
@@ -43,15 +43,11 @@ class MqttLink(asyncio.Protocol):
         )
         self._id = 0
         self._decoder = Decoder(V5)
-        self._answer: asyncio.Future[ConnAck | PubAck] | None = None
-        self._transport: asyncio.Transport | None = None
 
     async def open(self) -> None:
         """See Link."""
-        loop = asyncio.get_running_loop()
         self._decoder = Decoder(V5)
-        async with asyncio.timeout(ANSWER_S):
-            await loop.create_connection(lambda: self, *self._address)
+        await super().open()
         self._judge(await self._ask(self._hello))
 
     async def send(self, body: bytes) -> None:
@@ -60,13 +56,7 @@ class MqttLink(asyncio.Protocol):
         self._judge(await self._ask(Publish(self._topic, body, 1, self._id)))
 
     async def _ask(self, packet: Packet) -> ConnAck | PubAck:
-        if self._transport is None:
-            raise ConnectionResetError("The server has hung up.")
-        answer: asyncio.Future[ConnAck | PubAck] = asyncio.get_running_loop().create_future()
-        self._answer = answer
-        self._transport.write(encode(packet, V5))
-        async with asyncio.timeout(ANSWER_S):
-            return await answer
+        return await self.ask(encode(packet, V5))
 
     def _judge(self, answer: ConnAck | PubAck) -> None:
         if answer.reason in _LATER:
@@ -75,31 +65,13 @@ class MqttLink(asyncio.Protocol):
             told = (answer.properties or {}).get("reason_string", "")
             raise ClientError(f"The server answers {answer.reason:#04x}. {told}".strip())
 
-    def close(self) -> None:
-        """See Link."""
-        transport, self._transport = self._transport, None
-        if transport is not None:
-            transport.abort()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio."""
-        self._transport = cast("asyncio.Transport", transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio."""
-        self._transport = None
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(exc or ConnectionResetError("The server has hung up."))
-
     def data_received(self, data: bytes) -> None:
         """See asyncio."""
-        answer = self._answer
         for packet in self._decoder.feed(data):
-            expected = isinstance(packet, ConnAck) or (
+            if isinstance(packet, ConnAck) or (
                 isinstance(packet, PubAck) and packet.packet_id == self._id
-            )
-            if expected and answer is not None and not answer.done():
-                answer.set_result(cast("ConnAck | PubAck", packet))
+            ):
+                self.answered(packet)
         if self._decoder.failure is not None:
             self.close()
 

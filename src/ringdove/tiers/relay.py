@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from ringdove.client.remote import RemoteBackend
-from ringdove.errors import QueueExists, QueueNotFound, RingdoveError, StoreUnavailable
+from ringdove.errors import (
+    ClientError,
+    QueueExists,
+    QueueNotFound,
+    RingdoveError,
+    StoreFull,
+    StoreUnavailable,
+)
+from ringdove.tiers.background import Background
 from ringdove.tiers.pulling import Diverged, Pulled, QueuePull, relay_subscription
 from ringdove.tiers.reports import Place
 
@@ -40,7 +48,7 @@ _SESSION_S = 3.0
 SPOOL_BYTES = 10 << 30
 KEEP_MS = 600_000
 
-#: What a relay may compress its link with.
+#: Records of the upstreams where this broker has or had a place, by name.
 _LEFT_KEY = "tier/left/"
 
 
@@ -60,7 +68,7 @@ class RelayOptions:
     compression: str = "none"
 
 
-class Relay:
+class Relay(Background):
     """See the module. `find` answers where to pull from, best first, given names to avoid."""
 
     def __init__(
@@ -79,21 +87,8 @@ class Relay:
         #: By queue.
         self.pulled: dict[str, Pulled] = {}
         self._pulls: dict[str, tuple[QueueInfo, QueuePull, asyncio.Task[None]]] = {}
-        self._task: asyncio.Task[None] | None = None
-        self._move: asyncio.Event = asyncio.Event()
+        self._move = asyncio.Event()
         self._log = structlog.get_logger("ringdove.relay")
-
-    def start(self) -> None:
-        """Pull from now on, on the running loop."""
-        self._task = asyncio.create_task(self._run())
-
-    async def close(self) -> None:
-        """Stop pulling. Idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
 
     def move(self) -> None:
         """Look for an upstream anew: there is a better one."""
@@ -101,16 +96,18 @@ class Relay:
 
     # -- finding an upstream --------------------------------------------------------------------
 
-    async def _run(self) -> None:
+    async def run(self) -> None:
+        """Pull, from one upstream after the other."""
         avoid: list[str] = []
         while True:
             place = None
             try:
                 at = self.upstream.name if self.upstream else ""
                 self.upstream = None
-                for place in await self._find(at, avoid):
+                places = await self._find(at, avoid)
+                if places:
+                    place = places[0]
                     await self._pull_from(place)
-                    break
                 avoid = []
             except (RingdoveError, OSError) as error:
                 self._away(str(error))
@@ -159,7 +156,7 @@ class Relay:
             pull = self._pulls.get(name)
             if pull is not None:
                 await pull[1].look_behind()
-            elif await self._adopt(info):
+            elif await self._can_pull(info):
                 self._begin(upstream, info)
 
     def _wants(self, name: str) -> bool:
@@ -173,14 +170,23 @@ class Relay:
             pulled.state, pulled.reason = "away", "The queue is gone upstream; its copy stays."
         elif isinstance(error, Diverged):
             pulled.state, pulled.reason = "diverged", str(error)
-            if len(pulled.reason) and self.upstream is not None:
-                self._log.error("diverged", queue=name, reason=pulled.reason)
+            self._log.error("diverged", queue=name, reason=pulled.reason)
         elif error is not None:
             raise error
 
-    async def _adopt(self, origin: QueueInfo) -> bool:
-        """See that there is a copy of the queue; False while there cannot be one."""
+    async def _can_pull(self, origin: QueueInfo) -> bool:
+        """See that there is a copy; one that this broker refuses does not stop the others."""
         pulled = self.pulled.setdefault(origin.name, Pulled())
+        try:
+            return await self._adopt(origin, pulled)
+        except StoreFull as error:
+            pulled.state, pulled.reason = "full", str(error)
+        except ClientError as error:
+            pulled.state, pulled.reason = "diverged", f"Its copy cannot follow: {error}"
+        return False
+
+    async def _adopt(self, origin: QueueInfo, pulled: Pulled) -> bool:
+        """Make the copy of a queue, or bring it up to date; False while there cannot be one."""
         settings = self._settings(origin.settings)
         try:
             info = await self._broker.get_queue(origin.name)

@@ -15,6 +15,7 @@ import structlog
 
 from ringdove.client.remote import RemoteBackend
 from ringdove.errors import RingdoveError
+from ringdove.tiers.background import Background
 from ringdove.tiers.pulling import Pulled
 from ringdove.tiers.reports import (
     Beaten,
@@ -85,7 +86,7 @@ class Managers:
             await backend.close()
 
 
-class Reporter:
+class Reporter(Background):
     """Reports a broker until it is closed."""
 
     def __init__(
@@ -106,26 +107,20 @@ class Reporter:
         #: Messages pulled at the last report, by queue, and when that was.
         self._before: dict[str, int] = {}
         self._before_s = time.monotonic()
-        self._task: asyncio.Task[None] | None = None
         self._log = structlog.get_logger("ringdove.tiers")
-
-    def start(self) -> None:
-        """Report from now on, on the running loop."""
-        self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
         """Report no more, and say so, so that nobody misses it. Idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        reported = self._task is not None
+        await super().close()
+        if reported:
             with contextlib.suppress(RingdoveError, OSError, TimeoutError):
                 async with asyncio.timeout(_LEAVE_S):
                     await self._managers.ask("leave", {"name": self._identity.name})
         await self._managers.close()
 
-    async def _run(self) -> None:
+    async def run(self) -> None:
+        """Report, once a second."""
         silent = False
         while True:
             try:
