@@ -30,6 +30,14 @@ if TYPE_CHECKING:
     from ringdove.frontends.http import HttpServer
     from ringdove.frontends.native import NativeServer
 
+#: What a queue's tally counts: its metric's name, and what it is.
+TALLIED = {
+    "delivered": ("delivered", "Messages handed to receivers."),
+    "again": ("redelivered", "Of these, handed out before."),
+    "late": ("late", "Of these, behind a later one of their stripe, for the first time."),
+    "repeated": ("repeated", "Sends recognised as repetitions and not stored again."),
+}
+
 #: Queues that one scrape looks at.
 QUEUES_MAX = 1_000
 
@@ -142,10 +150,17 @@ class _Collector:
             "Messages by state.",
             labels=["queue", "subscription", "state"],
         )
+        tallied = {
+            what: CounterMetricFamily(f"ringdove_queue_{name}_messages", text, labels=["queue"])
+            for what, (name, text) in TALLIED.items()
+        }
         for queue in self._queues:
             stored.add_metric([queue.name], queue.nbytes)
             tails.add_metric([queue.name], sum(s.tail for s in queue.stripes.values()))
             for subscription, counts in queue.subscriptions.items():
                 for state, count in zip(("waiting", "leased", "delayed"), counts, strict=True):
                     states.add_metric([queue.name, subscription, state], count)
-        yield from (stored, tails, states)
+            tally = self._broker.tallies.of(queue.id)
+            for what, family in tallied.items():
+                family.add_metric([queue.name], getattr(tally, what))
+        yield from (stored, tails, states, *tallied.values())

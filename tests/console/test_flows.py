@@ -63,6 +63,21 @@ def test_a_queue_is_made_and_a_message_sent_seen_and_received(shown, rest):
     assert QueueCaller(rest, "readings").waiting() == 0
 
 
+def test_order_and_duplicates_are_counted(shown, rest):
+    queue = QueueCaller(rest, "readings").create()
+    page = shown.open("queues/readings")
+    for name in ("a", "b", "a"):
+        queue.send("21.5", "text/plain", id=name)
+    queue.settle("release", queue.receive(max=2), delay_ms=0)
+    expect(tile(page, "Handed out")).to_have_text("2")
+    queue.receive(max=2)
+    expect(tile(page, "Handed out")).to_have_text("4")
+    expect(tile(page, "Handed out again")).to_have_text("2")
+    expect(tile(page, "Out of order")).to_have_text("0")
+    expect(tile(page, "Sent twice")).to_have_text("1")
+    shown.keep("queue-regularity")
+
+
 def test_a_mistake_is_told_in_the_servers_words(shown):
     page = shown.open("queues")
     press(page, "New queue")

@@ -354,6 +354,9 @@ def test_metrics_tell_what_happens(server: ServerThread, rd: ringdove.Connection
     assert float(values["ringdove_written_messages_total"]) == 8
     assert float(values['ringdove_queue_sent_messages_total{queue="readings"}']) == 10
     assert float(values['ringdove_queue_bytes{queue="readings"}']) > 0
+    assert float(values['ringdove_queue_delivered_messages_total{queue="readings"}']) == 3
+    assert float(values['ringdove_queue_delivered_messages_total{queue="streamed"}']) == 5
+    assert float(values['ringdove_queue_redelivered_messages_total{queue="readings"}']) == 0
     assert float(values[state % "leased"]) == 3
     assert float(values[state % "waiting"]) == 7
     assert "# HELP ringdove_requests_total" in text

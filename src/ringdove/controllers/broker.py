@@ -21,6 +21,7 @@ from ringdove.controllers.sending import Outgoing, Sender, SentBatch
 from ringdove.controllers.streaming import BlockStream
 from ringdove.core.settings import QueueSettings
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
+from ringdove.core.tally import Tallies
 from ringdove.errors import InvalidArgument, OffsetTrimmed, QueueNotFound
 
 if TYPE_CHECKING:
@@ -43,6 +44,11 @@ class QueueStats(NamedTuple):
     #: Per subscription: messages waiting, leased and delayed.
     subscriptions: dict[str, tuple[int, int, int]]
     stripes: dict[StripeId, StripeStats]
+
+    @property
+    def id(self) -> int:
+        """The queue's."""
+        return next(iter(self.stripes)).queue
 
     def waiting(self, subscription: str = DEFAULT_SUBSCRIPTION) -> int:
         """Messages that the subscription could receive now."""
@@ -72,8 +78,10 @@ class Broker:
     def __init__(self, store: Store, seed: int | None = None) -> None:
         self.store = store
         self._catalog = Catalog(store)
-        self.enqueuer = Enqueuer(store, self._catalog)
-        self.dequeuer = Dequeuer(store, self._catalog, seed)
+        #: Order and duplicates of queues, as this broker has seen them.
+        self.tallies = Tallies()
+        self.enqueuer = Enqueuer(store, self._catalog, self.tallies)
+        self.dequeuer = Dequeuer(store, self._catalog, self.tallies, seed)
         self._sender = Sender(self._catalog, self.enqueuer.deliver, store.clock.now_ms)
         self._dead = DeadLetters(self._catalog, self._sender, self.dequeuer)
         self.accounts = Accounts(store)
@@ -216,7 +224,9 @@ class Broker:
     ) -> BlockStream:
         """Claim a subscription for ordered streaming; see `BlockStream.open`."""
         info = await self._catalog.get(queue)
-        stream = BlockStream(self.store, info, subscription, owner, lease_ms)
+        stream = BlockStream(
+            self.store, info, subscription, owner, lease_ms, self.tallies.of(info.id)
+        )
         await stream.open(positions, exact=exact)
         return stream
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ringdove.clock import Clock
+    from ringdove.core.tally import Tallies
     from ringdove.errors import ClientError
 
 
@@ -57,9 +58,12 @@ OnDead = Callable[[QueueInfo, "list[Received]"], Awaitable[None]]
 class Dequeuer:
     """Receives and settles messages of queues of a store."""
 
-    def __init__(self, store: Store, catalog: Catalog, seed: int | None = None) -> None:
+    def __init__(
+        self, store: Store, catalog: Catalog, tallies: Tallies, seed: int | None = None
+    ) -> None:
         self._store = store
         self._catalog = catalog
+        self._tallies = tallies
         self._random = random.Random(seed)
         self._turn = 0
         self._pace = Pace(store.clock)
@@ -163,13 +167,16 @@ class Dequeuer:
         visit.raise_unreached()
         if call.found:
             self._pass_on(info, subscription, visit.due_ms)
-            self._note_delays(visit.found)
+            self._note(info.id, visit.found)
         self._pace.learn(info, subscription, found=call.found > 0)
         return visit.found
 
-    def _note_delays(self, received: list[Received]) -> None:
+    def _note(self, queue: int, received: list[Received]) -> None:
         now_ms = self._store.clock.now_ms()
+        tally = self._tallies.of(queue)
         for run in received:
+            own = run.receipt
+            tally.handed_out(own.number, own.level, own.subscription, own.lo, own.hi, run.receives)
             if run.receives == 1 and run.delivered.parts:
                 self.delays.add(now_ms - run.delivered.parts[0].block.stored_ms)
 

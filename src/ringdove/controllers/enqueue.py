@@ -32,15 +32,17 @@ from ringdove.stores.base import Store, StripeId
 if TYPE_CHECKING:
     from ringdove.controllers.catalog import Catalog, QueueInfo
     from ringdove.core.attributes import Attributes
+    from ringdove.core.tally import Tallies
     from ringdove.errors import ClientError
 
 
 class Enqueuer:
     """Stores parcels on the stripes of queues."""
 
-    def __init__(self, store: Store, catalog: Catalog) -> None:
+    def __init__(self, store: Store, catalog: Catalog, tallies: Tallies) -> None:
         self.store = store
         self._catalog = catalog
+        self._tallies = tallies
         self._turn = 0
         #: Seconds after which a node counts as slow, and a send that may go elsewhere does.
         self.slowdown_s = limits.SLOWDOWN_MS / 1000
@@ -147,7 +149,18 @@ class Enqueuer:
                 return gathering.add(segments[0].block, info.version)
         self.blocks += len(segments)
         self.messages += sum(segment.block.count for segment in segments)
-        return self.store.submit_append(stripe, segments, info.version)
+        pending = self.store.submit_append(stripe, segments, info.version)
+        if segments and (segments[0].producer or segments[0].message_id) is not None:
+            pending.when_done(partial(self._note_repeated, info.id, segments, pending))
+        return pending
+
+    def _note_repeated(
+        self, queue: int, segments: list[Segment], pending: Pending[list[Appended | ClientError]]
+    ) -> None:
+        if pending.error() is None:
+            for segment, answer in zip(segments, pending.result(), strict=True):
+                if isinstance(answer, Appended) and answer.duplicate:
+                    self._tallies.of(queue).repeated += segment.block.count
 
     def put(
         self, info: QueueInfo, body: bytes, key: bytes = b"", attributes: Attributes | None = None

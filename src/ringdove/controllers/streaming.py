@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ringdove.controllers.catalog import QueueInfo
     from ringdove.core.block import Block
+    from ringdove.core.tally import Tally
     from ringdove.stores.base import Store, StripeId
 
 
@@ -35,7 +36,13 @@ class BlockStream:
     """A claim on a subscription, and the reader's place in each stripe."""
 
     def __init__(
-        self, store: Store, info: QueueInfo, subscription: str, owner: bytes, lease_ms: int
+        self,
+        store: Store,
+        info: QueueInfo,
+        subscription: str,
+        owner: bytes,
+        lease_ms: int,
+        tally: Tally,
     ) -> None:
         if not 0 < lease_ms <= limits.DURATION_MS_MAX:
             raise InvalidArgument(f"lease_ms is {lease_ms}; it must be above 0.")
@@ -45,6 +52,7 @@ class BlockStream:
         self.starts: dict[StripeId, int] = {}
         self.cursors: dict[StripeId, int] = {}
         self._store = store
+        self._tally = tally
         self._stripes = info.stripes()
         self._owner = owner
         self._fences: dict[StripeId, int] = {}
@@ -95,7 +103,10 @@ class BlockStream:
                     continue  # Nothing there, or asked to go back meanwhile.
                 wait_ms = found.block.not_before_ms
                 if wait_ms <= clock.now_ms():
-                    self.cursors[stripe] = found.block.end
+                    self.cursors[stripe] = end = found.block.end
+                    self._tally.streamed(
+                        stripe.number, stripe.level, self.subscription, found.wanted, end
+                    )
                     return found
                 due_ms = wait_ms if due_ms is None else min(due_ms, wait_ms)
             if until_ms is not None and clock.now_ms() >= until_ms:

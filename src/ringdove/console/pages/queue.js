@@ -2,7 +2,7 @@
 import { html, useEffect, useMemo, useState } from "../dom.js";
 import { attempt, call, mayChange, queuePath, toast } from "../calls.js";
 import { Chart } from "../chart.js";
-import { age, bytes, count, rate } from "../figures.js";
+import { age, bytes, count, rate, scaled } from "../figures.js";
 import { latest, pace, track, wanted } from "../live.js";
 import { Card, Confirm, Dialog, Empty, Field, Page, Table, Tile } from "../parts.js";
 import { DeadLetters } from "./dead.js";
@@ -34,6 +34,7 @@ export function Queue({ name }) {
         <button class="secondary" onClick=${() => setAsking("purge")}>Purge</button>
         <button class="secondary danger" onClick=${() => setAsking("delete")}>Delete</button>`}>
       <${Figures} name=${name} now=${now} stats=${stats} />
+      ${stats && now.tally && html`<${Regularity} tally=${now.tally} />`}
       <${Curves} name=${name} now=${now} />
       <div class="halves">
         <${Subscriptions} name=${name} stats=${stats} />
@@ -61,6 +62,18 @@ function Figures({ name, now, stats }) {
       <${Tile} label="In" value=${rate(sent)} note=${`${count(row?.sent)} ever`} values=${speeds(points, "sent")} colour="c1" />
       <${Tile} label="Out" value=${rate(out)} values=${speeds(points, "done")} colour="c2" />
       <${Tile} label="Stored" value=${bytes(row?.bytes)} note=${stats ? `${count(stats.messages)} messages` : ""} />
+    </div>`;
+}
+
+// Order and duplicates as this server has seen them since it began; nothing of it is an error.
+function Regularity({ tally }) {
+  const share = (part) => (part ? `${scaled((100 * part) / tally.delivered)} %: ` : "");
+  return html`
+    <div class="tiles" role="group" aria-label="Order and duplicates since the server began">
+      <${Tile} label="Handed out" value=${count(tally.delivered)} note="since the server began" />
+      <${Tile} label="Handed out again" value=${count(tally.again)} note=${`${share(tally.again)}a lease ended, or it was given back`} />
+      <${Tile} label="Out of order" value=${count(tally.late)} note=${`${share(tally.late)}behind a later one of the stripe`} />
+      <${Tile} label="Sent twice" value=${count(tally.repeated)} note="recognised, and not stored again" />
     </div>`;
 }
 

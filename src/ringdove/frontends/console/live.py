@@ -89,7 +89,7 @@ class Live:
             names = [name for name in asked if visitor.may(name, "receive")]
             told["queues"] = await self._looks.rows(names)
         if ask.queue:
-            told["queue"] = await self._queue(visitor, ask.queue)
+            told.update(await self._queue(visitor, ask.queue))
         if ask.fabric and visitor.is_admin:
             told["fabric"] = await self._fabric()
         return _encode(told)
@@ -103,14 +103,17 @@ class Live:
             "delays": self._broker.dequeuer.delays.counts,
         }
 
-    async def _queue(self, visitor: Visitor, name: str) -> Any:
+    async def _queue(self, visitor: Visitor, name: str) -> dict[str, Any]:
         """The state of a queue; None without one, or without the right to see it."""
         if not visitor.may(name, "receive"):
-            return None
+            return {"queue": None}
         try:
-            return stats_shape(await self._broker.queue_stats(name))
+            stats = await self._broker.queue_stats(name)
         except QueueNotFound:
-            return None
+            return {"queue": None}
+        tally = self._broker.tallies.of(stats.id)
+        counted = {what: getattr(tally, what) for what in metrics.TALLIED}
+        return {"queue": stats_shape(stats), "tally": counted}
 
     async def _fabric(self) -> Any:
         """The processes of the fabric, and how fast its nodes answer this server."""
