@@ -117,6 +117,14 @@ def test_a_consumer_acknowledges_what_the_loop_is_through_with(real):
     assert queue.stats().messages == 0
 
 
+def test_without_a_number_a_consumer_takes_more_at_a_time_while_it_is_fast(real):
+    queue = real.create_queue("q")
+    queue.send_many([b"%d" % n for n in range(5000)])
+    with queue.consumer(wait=0.01) as consumer:
+        assert [int(message.body) for message in consumer] == list(range(5000))
+    assert queue.stats().messages == 0
+
+
 def test_leaving_the_loop_gives_the_rest_back_at_once(real):
     queue = real.create_queue("q", lease_ms=600_000)
     queue.send_many([b"%d" % n for n in range(10)])

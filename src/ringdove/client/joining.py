@@ -50,6 +50,8 @@ class Joiner:
 
     def __init__(self, options: ProducerOptions) -> None:
         self.options = options
+        self._bytes_target = options.block_bytes
+        self._messages_target = options.block_messages
         name = os.urandom(16) if options.name is None else as_bytes(options.name, "name")
         self._sequencer = Sequencer(name, options.sequence)
         self._failure: BaseException | None = None
@@ -62,10 +64,8 @@ class Joiner:
         self._keys: list[bytes] | None = None
         self._attributes: list[Attributes | None] | None = None
 
-    def add(
-        self, body: bytes, key: Text | None, attributes: Attributes | None
-    ) -> Pending[SentBatch]:
-        """Add a message; answers the ticket of its block."""
+    def add(self, body: bytes, key: Text | None, attributes: Attributes | None) -> bool:
+        """Add a message to the block of `ticket`; True when it is the first, or the block full."""
         if key is not None or self._keys is not None:
             if self._keys is None:
                 self._keys = [b""] * len(self.bodies)
@@ -74,16 +74,18 @@ class Joiner:
             if self._attributes is None:
                 self._attributes = [None] * len(self.bodies)
             self._attributes.append(attributes)
-        self.bodies.append(body)
+        bodies = self.bodies
+        bodies.append(body)
         self.nbytes += len(body)
-        return self.ticket
+        return (
+            len(bodies) == 1
+            or self.nbytes >= self._bytes_target
+            or len(bodies) >= self._messages_target
+        )
 
     def full(self) -> bool:
         """Whether the block should be closed."""
-        return (
-            self.nbytes >= self.options.block_bytes
-            or len(self.bodies) >= self.options.block_messages
-        )
+        return self.nbytes >= self._bytes_target or len(self.bodies) >= self._messages_target
 
     def take(self) -> tuple[Outgoing, Pending[SentBatch]] | None:
         """Close the block and begin the next; None when there is nothing in it."""

@@ -12,6 +12,25 @@ if TYPE_CHECKING:
     from ringdove.core.receipt import Receipt
 
 
+class Appetite:
+    """How many messages a consumer takes at a time.
+
+    A number that was given, or as many as are handled in a tenth of a second. That begins small: a
+    handler that takes long, or ends its process, has few messages in its hands. With `ack="manual"`
+    nobody knows when they are handled, and the number stays.
+    """
+
+    def __init__(self, max: int | None, ack: str) -> None:
+        self._adapts = max is None and ack == "auto"
+        self.max = max or (_FIRST if self._adapts else _FIXED)
+
+    def handled(self, count: int, took_s: float) -> None:
+        """A batch of `count` messages has been handled."""
+        if self._adapts:
+            fitting = int(count * _MOMENT_S / took_s) if took_s > 0 else _MOST
+            self.max = max(1, min(fitting, _GROWTH * self.max, _MOST))
+
+
 class LeaseKeeper:
     """The batch in a consumer's hands.
 
@@ -76,6 +95,14 @@ class LeaseKeeper:
             lo = self._from if position == at and self._auto else chunk.lo
             receipts += [chunk.receipt(*span) for span in _spans(lo, chunk.hi, chunk.settled)]
         return receipts
+
+
+#: Messages of a first batch, by how much the next may be larger, and how large one may be.
+_FIRST, _GROWTH, _MOST = 10, 4, 10_000
+_FIXED = 100
+
+#: Seconds in which a batch should be handled.
+_MOMENT_S = 0.1
 
 
 def _spans(lo: int, hi: int, without: set[int]) -> list[tuple[int, int]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,7 +22,7 @@ from ringdove.client import aio
 from ringdove.client.closing import Closable
 from ringdove.client.delivery import BaseBatch, BaseMessage, Chunk
 from ringdove.client.joining import Joiner, ProducerOptions
-from ringdove.client.leases import LeaseKeeper
+from ringdove.client.leases import Appetite, LeaseKeeper
 from ringdove.client.outgoing import as_bytes
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
 from ringdove.errors import ConnectionClosed, RingdoveError, SequenceRefused
@@ -270,7 +271,8 @@ class Producer(Closable):
     def __init__(self, queue: aio.Queue, options: ProducerOptions) -> None:
         self._queue = queue
         self._joiner = Joiner(options)
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._flights: deque[_Flight] = deque()
         self._closed = False
         self._looked = False
@@ -283,16 +285,21 @@ class Producer(Closable):
         """Add a message; the result is that of its whole block; `.wait()` for it if wanted."""
         if type(body) is not bytes:
             body = as_bytes(body, "body")
-        with self._changed:
+        with self._lock:  # Entering the condition itself would cost as much as all of the rest.
             joiner = self._joiner
-            ticket = joiner.add(body, key, attributes)
-            if len(joiner.bodies) == 1:
-                if self._closed:
-                    raise ConnectionClosed("The producer has been closed.")
-                self._changed.notify_all()
-            if joiner.full():
-                self._dispatch()
+            ticket = joiner.ticket
+            if joiner.add(body, key, attributes):
+                self._attend()
         return ticket
+
+    def _attend(self) -> None:
+        """See to a block that has begun or is full; the caller holds the lock."""
+        if len(self._joiner.bodies) == 1:
+            if self._closed:
+                raise ConnectionClosed("The producer has been closed.")
+            self._changed.notify_all()
+        if self._joiner.full():
+            self._dispatch()
 
     def flush(self) -> None:
         """Wait until everything sent so far is stored; raises the first failure since the last."""
@@ -377,14 +384,15 @@ class Consumer(Closable):
     A message is acknowledged when the loop asks for the next one; acknowledgements go out together,
     at the end of each block or after `ack_linger_ms`. With `ack="manual"` the handler settles each
     message itself. Leaving the loop gives unfinished messages back at once; use `with` to make
-    sure. The loop ends when nothing came for `wait` seconds; by default it never does.
+    sure. The loop ends when nothing came for `wait` seconds; by default it never does. Up to `max`
+    messages are taken at a time; by default as many as are handled in about a tenth of a second.
     """
 
     def __init__(
         self,
         queue: aio.Queue,
         *,
-        max: int = 100,
+        max: int | None = None,
         wait: float | None = None,
         subscription: str = DEFAULT_SUBSCRIPTION,
         lease_ms: int | None = None,
@@ -392,7 +400,7 @@ class Consumer(Closable):
         ack_linger_ms: int = 100,
     ) -> None:
         self._queue = queue
-        self._max = max
+        self._appetite = Appetite(max, ack)
         self._wait = wait
         self._subscription = subscription
         self._lease_ms = lease_ms
@@ -419,11 +427,13 @@ class Consumer(Closable):
         extender.start()
         try:
             while batch := self._receive(lease_ms):
+                began_s = time.monotonic()
                 self._keeper.begin(batch.chunks())
                 for message in batch:
                     yield message
                     if self._keeper.handled(message):
                         self._flush()
+                self._appetite.handled(len(batch), time.monotonic() - began_s)
         finally:
             stop.set()
             extender.join()
@@ -436,7 +446,10 @@ class Consumer(Closable):
         return Batch(
             run(
                 self._queue.receive(
-                    self._max, self._wait, subscription=self._subscription, lease_ms=lease_ms
+                    self._appetite.max,
+                    self._wait,
+                    subscription=self._subscription,
+                    lease_ms=lease_ms,
                 )
             )
         )

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ringdove.client.sync import Batch, Message
 
 _E2E = "ringdove.bench.e2e"
-_RECEIVE_MAX = 1_000
 _WAIT_S = 2
 _PARKED_S = 600
 
@@ -167,10 +166,13 @@ class Joined(Single):
 
     def receive(self) -> list[bytes]:
         """See Client."""
+        bodies: list[bytes] = []
         for message in self._loop:
-            return [message.body]
+            bodies.append(message.body)
+            if message.offset + 1 == message[2].hi:  # The last one of what is there.
+                return bodies
         self._loop = self._messages()  # It ends when nothing has come for a while.
-        return []
+        return bodies
 
     def close(self) -> None:
         """See Client."""
@@ -178,4 +180,4 @@ class Joined(Single):
         super().close()
 
     def _messages(self) -> Generator[Message]:
-        return iter(self._queue.consumer(max=_RECEIVE_MAX, wait=_WAIT_S))
+        return iter(self._queue.consumer(wait=_WAIT_S))

@@ -69,12 +69,12 @@ function Figures({ name, now, stats }) {
 function Regularity({ tally }) {
   const share = (part) => (part ? `${scaled((100 * part) / tally.delivered)} %: ` : "");
   return html`
-    <div class="tiles" role="group" aria-label="Order and duplicates since the server began">
+    <section class="tiles" aria-label="Order and duplicates">
       <${Tile} label="Handed out" value=${count(tally.delivered)} note="since the server began" />
       <${Tile} label="Handed out again" value=${count(tally.again)} note=${`${share(tally.again)}a lease ended, or it was given back`} />
       <${Tile} label="Out of order" value=${count(tally.late)} note=${`${share(tally.late)}behind a later one of the stripe`} />
       <${Tile} label="Sent twice" value=${count(tally.repeated)} note="recognised, and not stored again" />
-    </div>`;
+    </section>`;
 }
 
 // How fast a count grows, point by point.
