@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 #: Delayed blocks that a stripe remembers for its statistics.
 _DELAYS_MAX = 10_000
 
+#: Subscriptions whose marks may be looked at in a millisecond.
+_LOOKS_PER_MS = 16
+
 #: The subscription that a plain queue has.
 DEFAULT_SUBSCRIPTION = "default"
 
@@ -73,6 +76,9 @@ class Stripe:
         #: With keep_done_ms, per subscription and for all together: the offset below which the time
         #: has passed, and further positions with when they were reached; a restart counts anew.
         self._done_marks: dict[str, tuple[int, deque[tuple[int, int]]]] = {}
+        #: The lowest of those offsets, and when it is looked for again.
+        self._kept = head
+        self._look_ms = 0
 
     def check_version(self, version: int) -> None:
         """Refuse a caller who decided by other settings."""
@@ -253,15 +259,17 @@ class Stripe:
         keep_ms = self.settings.keep_done_ms
         if not keep_ms:
             return floor
-        kept = min(
-            self._kept_below("", floor, now_ms),
-            *(
-                self._kept_below(name, i.done.floor, now_ms)
-                for name, i in self.subscriptions.items()
-            ),
-            floor,
-        )
-        return min(floor, max(kept, self._dropped))
+        if now_ms >= self._look_ms or now_ms + keep_ms < self._look_ms:  # The clock was put back.
+            self._kept = min(
+                self._kept_below("", floor, now_ms),
+                *(
+                    self._kept_below(name, i.done.floor, now_ms)
+                    for name, i in self.subscriptions.items()
+                ),
+            )
+            # Each costs about a microsecond: many must not make every commit slow.
+            self._look_ms = now_ms + min(len(self.subscriptions) // _LOOKS_PER_MS, keep_ms // 100)
+        return min(floor, max(self._kept, self._dropped))
 
     def _kept_below(self, name: str, floor: int, now_ms: int) -> int:
         """Below it, a subscription (without name: all) has been done for `keep_done_ms`."""
