@@ -187,9 +187,12 @@ def _main() -> None:
     module, function, arguments = sys.argv[1:4]
     work = getattr(importlib.import_module(module), function)
     try:
-        print(json.dumps(work(**json.loads(arguments))), flush=True)
+        answer = json.dumps(work(**json.loads(arguments)))
     except KeyboardInterrupt:  # Whoever began it says so.
         sys.exit(_INTERRUPTED)
+    with open(sys.stdout.fileno(), "wb", closefd=False) as output:
+        # Not print: with PYTHONUNBUFFERED, standard output loses what a pipe does not take at once.
+        output.write(f"{answer}\n".encode())
 
 
 if __name__ == "__main__":
