@@ -68,6 +68,9 @@ SUBSCRIPTIONS_MAX = 1_000
 #: Messages that one lease call may hand out.
 LEASE_MESSAGES_MAX = 100_000
 
+#: Bytes of messages after which a lease call hands out no more blocks.
+LEASE_BYTES_MAX = BLOCK_BYTES_MAX
+
 #: Expired leases and due delays that one lease call moves to the ready list. Keeps a call short
 #: after a mass expiry; the next calls move the rest.
 PROMOTE_PER_CALL_MAX = 1_000

@@ -21,7 +21,7 @@ from ringdove.client.backend import Backend, make_backend
 from ringdove.client.closing import AsyncClosable
 from ringdove.client.delivery import BaseBatch, BaseMessage, Chunk, chunks_of
 from ringdove.client.joining import Joiner, ProducerOptions
-from ringdove.client.leases import Appetite, LeaseKeeper
+from ringdove.client.leases import EXTENDS, EXTENDS_AGAIN, Appetite, LeaseKeeper
 from ringdove.client.outgoing import Body, NewMessage, Text, as_bytes, columns
 from ringdove.client.reading import Reading
 from ringdove.controllers.dequeue import raise_refusals
@@ -334,11 +334,21 @@ class Producer(AsyncClosable):
         joiner = self._joiner
         ticket = joiner.ticket
         if joiner.add(as_bytes(body, "body"), key, attributes) and joiner.full():
-            await self._dispatch()
-        elif self._linger is None:
-            loop = asyncio.get_running_loop()
-            self._linger = loop.call_later(joiner.options.linger_ms / 1000, self._linger_over)
+            try:
+                await self._dispatch()
+            except asyncio.CancelledError:
+                self._linger_on()  # The block is still to go.
+                raise
+        else:
+            self._linger_on()
         return ticket
+
+    def _linger_on(self) -> None:
+        """See that the block goes, if nothing else sends it."""
+        if self._linger is None:
+            loop = asyncio.get_running_loop()
+            linger_s = self._joiner.options.linger_ms / 1000
+            self._linger = loop.call_later(linger_s, self._linger_over)
 
     async def flush(self) -> None:
         """Wait until everything sent so far is stored; raises the first failure since the last."""
@@ -361,14 +371,16 @@ class Producer(AsyncClosable):
             self._linger.cancel()
             self._linger = None
         async with self._order:
-            taken = self._joiner.take()
-            if taken is None:
-                return
-            await self._room.acquire()
             if self._last is None:
                 # Once the queue is known, blocks go out in the order in which they are started.
                 with contextlib.suppress(RingdoveError):
                     await self._queue.info()
+            await self._room.acquire()
+            # Nothing is awaited from here on: who is cancelled must not take a block with him.
+            taken = self._joiner.take()
+            if taken is None:
+                self._room.release()
+                return
             task = asyncio.get_running_loop().create_task(self._fly(*taken, self._last))
             self._last = taken[1]
             self._flights.add(task)
@@ -378,8 +390,8 @@ class Producer(AsyncClosable):
         self, outgoing: Outgoing, ticket: Pending[SentBatch], before: Pending[SentBatch] | None
     ) -> None:
         """Send a block; one that came too early for its sequence again, after the one before it."""
-        backend, name = self._queue.backend, self._queue.name
         try:
+            backend, name = self._queue.backend, self._queue.name
             try:
                 ticket.resolve(await backend.send(name, outgoing))
             except SequenceRefused:
@@ -436,44 +448,66 @@ class Consumer(AsyncClosable):
         self._open.append(messages)
         return messages
 
-    async def _messages(self) -> AsyncGenerator[Message]:
-        lease_ms = self._lease_ms or (await self._queue.settings()).lease_ms
-        extender = asyncio.create_task(self._extend(lease_ms))
-        try:
-            while True:
-                batch = await self._queue.receive(
-                    self._appetite.max,
-                    self._wait,
-                    subscription=self._subscription,
-                    lease_ms=lease_ms,
-                )
-                if not batch:
-                    return
-                began_s = time.monotonic()
-                self._keeper.begin(batch.chunks())
-                for message in batch:
-                    yield message
-                    if self._keeper.handled(message):
-                        await self._flush()
-                self._appetite.handled(len(batch), time.monotonic() - began_s)
-        finally:
-            extender.cancel()
-            await self._flush()
-            left = self._keeper.unfinished()
-            if left:
-                await self._queue.backend.release(left, 0)
+    def _messages(self) -> AsyncGenerator[Message]:
+        # It must not know the consumer: a loop that is left is noticed when nobody knows it.
+        return _consume(
+            self._queue, self._keeper, self._appetite,
+            self._wait, self._subscription, self._lease_ms,
+        )  # fmt: skip
 
-    async def _flush(self) -> None:
-        receipts = self._keeper.done()
+
+async def _consume(
+    queue: Queue,
+    keeper: LeaseKeeper,
+    appetite: Appetite,
+    wait: float | None,
+    subscription: str,
+    lease_ms: int | None,
+) -> AsyncGenerator[Message]:
+    """The loop of a consumer."""
+
+    async def flush() -> None:
+        receipts = keeper.done()
         if receipts:
-            await self._queue.backend.acknowledge(receipts)
+            await queue.backend.acknowledge(receipts)
 
-    async def _extend(self, lease_ms: int) -> None:
-        while True:
-            await asyncio.sleep(lease_ms / 3000)
-            receipts = self._keeper.held()
+    lease_ms = lease_ms or (await queue.settings()).lease_ms
+    extender = asyncio.create_task(_extend(queue, keeper, lease_ms))
+    try:
+        while batch := await queue.receive(
+            appetite.max, wait, subscription=subscription, lease_ms=lease_ms
+        ):
+            began_s = time.monotonic()
+            keeper.begin(batch.chunks())
+            for message in batch:
+                yield message
+                if keeper.handled(message):
+                    await flush()
+            appetite.handled(len(batch), time.monotonic() - began_s)
+    finally:
+        extender.cancel()
+        await flush()
+        seen, unseen = keeper.unfinished()
+        if seen:
+            await queue.backend.release(seen, 0)
+        if unseen:
+            await queue.backend.unlease(unseen)
+
+
+async def _extend(queue: Queue, keeper: LeaseKeeper, lease_ms: int) -> None:
+    """Keep leased what a consumer has in hand; one that could not be reached is asked again."""
+    pause_ms = lease_ms / EXTENDS
+    while True:
+        await asyncio.sleep(pause_ms / 1000)
+        pause_ms = lease_ms / EXTENDS
+        try:
+            receipts = keeper.held()
             if receipts:
-                await self._queue.backend.extend(receipts, lease_ms)
+                await queue.backend.extend(receipts, lease_ms)
+        except ConnectionClosed:
+            return
+        except RingdoveError:
+            pause_ms = lease_ms / EXTENDS_AGAIN
 
 
 class Stream(Reading, AsyncClosable):

@@ -169,7 +169,13 @@ class BaseBatch(Generic[M]):
         return [chunk.part.cut() for chunk in self._chunks]
 
     def receipts(self) -> list[Receipt]:
-        """One receipt per leased run, for the whole batch."""
+        """For all that is not settled yet: usually one receipt per leased run."""
+        if any(chunk.settled for chunk in self._chunks):
+            return [
+                chunk.receipt(lo, hi)
+                for chunk in self._chunks
+                for lo, hi in spans(chunk.lo, chunk.hi, chunk.settled)
+            ]
         found = {}
         for chunk in self._chunks:
             if chunk.received is not None:
@@ -201,6 +207,19 @@ class BaseBatch(Generic[M]):
 
     def __repr__(self) -> str:
         return f"Batch({self._count} messages)"
+
+
+def spans(lo: int, hi: int, without: set[int]) -> list[tuple[int, int]]:
+    """The range [lo, hi) without some offsets, as ranges."""
+    found = []
+    for offset in sorted(without):
+        if lo <= offset < hi:
+            if lo < offset:
+                found.append((lo, offset))
+            lo = offset + 1
+    if lo < hi:
+        found.append((lo, hi))
+    return found
 
 
 def chunks_of(queue: Any, received: list[Received]) -> list[Chunk]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from ringdove.client.delivery import spans
 from ringdove.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class LeaseKeeper:
         if self._at >= len(self._chunks):
             return []
         chunk = self._chunks[self._at]
-        receipts = [chunk.receipt(lo, hi) for lo, hi in _spans(self._from, self._to, chunk.settled)]
+        receipts = [chunk.receipt(lo, hi) for lo, hi in spans(self._from, self._to, chunk.settled)]
         self._from = self._to
         if self._to >= chunk.hi:
             self._at += 1
@@ -81,11 +82,15 @@ class LeaseKeeper:
         """Receipts for everything that is not settled, to be kept leased."""
         return [receipt for receipt in self._rest() if receipt.lo < receipt.hi]
 
-    def unfinished(self) -> list[Receipt]:
-        """Receipts for what the loop never got through; the batch is over."""
+    def unfinished(self) -> tuple[list[Receipt], list[Receipt]]:
+        """Receipts for the message in the loop's hands, and for what it never saw; it is over."""
         left = self._rest() if self._auto else []
         self._chunks = []
-        return left
+        if not left:
+            return [], []
+        first = left[0]
+        seen, rest = first._replace(hi=first.lo + 1), first._replace(lo=first.lo + 1)
+        return [seen], [receipt for receipt in (rest, *left[1:]) if receipt.lo < receipt.hi]
 
     def _rest(self) -> list[Receipt]:
         receipts = []
@@ -93,9 +98,12 @@ class LeaseKeeper:
         for position in range(at, len(chunks)):
             chunk = chunks[position]
             lo = self._from if position == at and self._auto else chunk.lo
-            receipts += [chunk.receipt(*span) for span in _spans(lo, chunk.hi, chunk.settled)]
+            receipts += [chunk.receipt(*span) for span in spans(lo, chunk.hi, chunk.settled)]
         return receipts
 
+
+#: How often a lease is extended before it ends; and if that failed.
+EXTENDS, EXTENDS_AGAIN = 3, 10
 
 #: Messages of a first batch, by how much the next may be larger, and how large one may be.
 _FIRST, _GROWTH, _MOST = 10, 4, 10_000
@@ -103,16 +111,3 @@ _FIXED = 100
 
 #: Seconds in which a batch should be handled.
 _MOMENT_S = 0.1
-
-
-def _spans(lo: int, hi: int, without: set[int]) -> list[tuple[int, int]]:
-    """The range [lo, hi) without some offsets, as ranges."""
-    spans = []
-    for offset in sorted(without):
-        if lo <= offset < hi:
-            if lo < offset:
-                spans.append((lo, offset))
-            lo = offset + 1
-    if lo < hi:
-        spans.append((lo, hi))
-    return spans

@@ -191,6 +191,8 @@ class Link:
 
     def _abandon(self, request: Request) -> None:
         self._take_inbox()
+        with contextlib.suppress(ValueError):
+            self._backlog.remove(request)
         for buffers in self.session.abandon(request):
             self.write(buffers)
 
@@ -224,7 +226,7 @@ class Link:
                 self.loop.call_soon_threadsafe(self.write, buffers)
 
     def _give_back(self, receipts: list[messages.WireReceipt]) -> None:
-        self.submit(Request(Verb.RELEASE, messages.encode(messages.Settle(receipts, 0))))
+        self.submit(Request(Verb.UNLEASE, messages.encode(messages.Settle(receipts))))
 
     # -- staying connected ----------------------------------------------------------------------
 

@@ -387,6 +387,10 @@ class RemoteBackend:
         """See Backend."""
         return await self._settle(Verb.RELEASE, receipts, delay_ms)
 
+    async def unlease(self, receipts: Sequence[Receipt]) -> list[int | ClientError]:
+        """See Backend."""
+        return await self._settle(Verb.UNLEASE, receipts, None)
+
     async def bury(self, queue: str, receipt: Receipt, blocks: list[Block], reason: str) -> None:
         """See Backend."""
         ask = messages.Bury(queue, receipt, reason, len(blocks))

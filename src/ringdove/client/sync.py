@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,7 +23,7 @@ from ringdove.client import aio
 from ringdove.client.closing import Closable
 from ringdove.client.delivery import BaseBatch, BaseMessage, Chunk
 from ringdove.client.joining import Joiner, ProducerOptions
-from ringdove.client.leases import Appetite, LeaseKeeper
+from ringdove.client.leases import EXTENDS, EXTENDS_AGAIN, Appetite, LeaseKeeper
 from ringdove.client.outgoing import as_bytes
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
 from ringdove.errors import ConnectionClosed, RingdoveError, SequenceRefused
@@ -286,6 +287,8 @@ class Producer(Closable):
         if type(body) is not bytes:
             body = as_bytes(body, "body")
         with self._lock:  # Entering the condition itself would cost as much as all of the rest.
+            if self._closed:
+                raise ConnectionClosed("The producer has been closed.")
             joiner = self._joiner
             ticket = joiner.ticket
             if joiner.add(body, key, attributes):
@@ -295,8 +298,6 @@ class Producer(Closable):
     def _attend(self) -> None:
         """See to a block that has begun or is full; the caller holds the lock."""
         if len(self._joiner.bodies) == 1:
-            if self._closed:
-                raise ConnectionClosed("The producer has been closed.")
             self._changed.notify_all()
         if self._joiner.full():
             self._dispatch()
@@ -332,8 +333,12 @@ class Producer(Closable):
                 with contextlib.suppress(RingdoveError):
                     run(self._queue.info())
             outgoing, ticket = taken
-            started = start(self._queue.backend.send(self._queue.name, outgoing))
-            self._flights.append((started, outgoing, ticket))
+            try:
+                started = start(self._queue.backend.send(self._queue.name, outgoing))
+            except BaseException as error:  # noqa: BLE001  delivered with the ticket and by flush
+                self._joiner.failed(ticket, error)
+            else:
+                self._flights.append((started, outgoing, ticket))
             self._changed.notify_all()
 
     def _collect(self) -> None:
@@ -405,24 +410,28 @@ class Consumer(Closable):
         self._subscription = subscription
         self._lease_ms = lease_ms
         self._keeper = LeaseKeeper(ack, ack_linger_ms)
-        self._open: list[Generator[Message]] = []
+        self._open: weakref.WeakSet[Generator[Message]] = weakref.WeakSet()
 
     def close(self) -> None:
         """End every loop over the messages; what is unfinished is given back. Idempotent."""
-        for messages in self._open:
+        for messages in list(self._open):
             messages.close()
         self._open.clear()
 
     def __iter__(self) -> Generator[Message]:
         messages = self._messages()
-        self._open.append(messages)
+        self._open.add(messages)
         return messages
 
     def _messages(self) -> Generator[Message]:
         lease_ms = self._lease_ms or run(self._queue.settings()).lease_ms
         stop = threading.Event()
+        # The thread must not know the consumer: leaving the loop is noticed when nobody does.
         extender = threading.Thread(
-            target=self._extend, args=(lease_ms, stop), name="ringdove-consumer", daemon=True
+            target=_extend,
+            args=(self._queue, self._keeper, lease_ms, stop),
+            name="ringdove-consumer",
+            daemon=True,
         )
         extender.start()
         try:
@@ -438,9 +447,11 @@ class Consumer(Closable):
             stop.set()
             extender.join()
             self._flush()
-            left = self._keeper.unfinished()
-            if left:
-                run(self._queue.backend.release(left, 0))
+            seen, unseen = self._keeper.unfinished()
+            if seen:
+                run(self._queue.backend.release(seen, 0))
+            if unseen:
+                run(self._queue.backend.unlease(unseen))
 
     def _receive(self, lease_ms: int) -> Batch:
         return Batch(
@@ -459,11 +470,20 @@ class Consumer(Closable):
         if receipts:
             run(self._queue.backend.acknowledge(receipts))
 
-    def _extend(self, lease_ms: int, stop: threading.Event) -> None:
-        while not stop.wait(lease_ms / 3000):
-            receipts = self._keeper.held()
+
+def _extend(queue: aio.Queue, keeper: LeaseKeeper, lease_ms: int, stop: threading.Event) -> None:
+    """Keep leased what a consumer has in hand; one that could not be reached is asked again."""
+    pause_ms = lease_ms / EXTENDS
+    while not stop.wait(pause_ms / 1000):
+        pause_ms = lease_ms / EXTENDS
+        try:
+            receipts = keeper.held()
             if receipts:
-                run(self._queue.backend.extend(receipts, lease_ms))
+                run(queue.backend.extend(receipts, lease_ms))
+        except ConnectionClosed:
+            return
+        except RingdoveError:
+            pause_ms = lease_ms / EXTENDS_AGAIN
 
 
 class Stream(Closable):

@@ -197,6 +197,10 @@ class Broker:
         """Give messages back."""
         return await self.dequeuer.release(receipts, delay_ms, earlier=earlier)
 
+    async def unlease(self, receipts: Sequence[Receipt]) -> list[int | ClientError]:
+        """Give messages back that nobody has seen."""
+        return await self.dequeuer.unlease(receipts)
+
     async def bury(self, queue: str, receipt: Receipt, blocks: list[Block], reason: str) -> None:
         """Move leased messages to the dead-letter queue."""
         await self._dead.bury(queue, receipt, blocks, reason)

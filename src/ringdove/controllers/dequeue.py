@@ -187,7 +187,7 @@ class Dequeuer:
         """
         ended = isinstance(error, SettingsStale) or not isinstance(error, Exception)
         if received and ended:
-            Started(self.release([run.receipt for run in received], 0)).begin()
+            Started(self.unlease([run.receipt for run in received])).begin()
 
     async def _try(
         self, visit: _Visit, info: QueueInfo, subscription: str, stripe: StripeId
@@ -266,6 +266,8 @@ class Dequeuer:
         read_ms, depths = self._counters.get(key, (0, {}))
         if now_ms - read_ms >= info.settings.dequeue_pause_ms:
             depths = {}
+            if len(self._counters) >= limits.SETTINGS_CACHE_MAX:
+                self._counters.clear()
             self._counters[key] = (now_ms, depths)
             for stripe in info.stripes():
                 stats = await self._store.stats(stripe)
@@ -348,6 +350,14 @@ class Dequeuer:
             earlier,
         )
 
+    async def unlease(self, receipts: Sequence[Receipt]) -> list[int | ClientError]:
+        """Give messages back that nobody has seen: it is as if they had not been leased."""
+        return await self._settle(
+            receipts,
+            lambda s, sub, claims: self._store.unlease(s, sub, claims, 0),
+            earlier=False,
+        )
+
     async def _settle(
         self,
         receipts: Sequence[Receipt],
@@ -396,6 +406,7 @@ class _Visit:
         self._info = info
         self._subscription = subscription
         self._left = want
+        self._bytes = 0
         self._lease_ms = lease_ms or info.settings.lease_ms
 
     def raise_unreached(self) -> None:
@@ -411,6 +422,9 @@ class _Visit:
     async def lease(self, stripe: StripeId) -> tuple[int, int | None]:
         """Lease what is still wanted from one stripe; how many, and when it has more."""
         info, subscription = self._info, self._subscription
+        if self._bytes >= limits.LEASE_BYTES_MAX:
+            self._dues[stripe] = now_ms = self._store.clock.now_ms()
+            return 0, now_ms  # Not visited: there may be something.
         granted, due_ms = self._pace.admit(info, subscription, self._left)
         if not granted:
             self._dues[stripe] = due_ms
@@ -430,12 +444,13 @@ class _Visit:
         count = 0
         more = True
         due_ms: int | None = None
-        while more and count < want:
+        while more and count < want and self._bytes < limits.LEASE_BYTES_MAX:
             delivery = await self._store.lease(
                 stripe, subscription, want - count, self._lease_ms, spread, info.version
             )
             for delivered in delivery.runs:
                 self.found.append(_received(stripe, delivery.epoch, subscription, delivered))
+                self._bytes += sum(part.nbytes for part in delivered.parts)
                 count += delivered.run.hi - delivered.run.lo
             if delivery.dead and self.on_dead is not None:
                 dead = [

@@ -56,7 +56,10 @@ class Pace:
 
     def end(self, info: QueueInfo, subscription: str) -> None:
         """A receiver has finished its visit."""
-        self._busy[info.id, subscription] -= 1
+        key = (info.id, subscription)
+        left = self._busy.pop(key) - 1
+        if left:
+            self._busy[key] = left
 
     def learn(self, info: QueueInfo, subscription: str, *, found: bool) -> None:
         """Teach an automatic spread: receivers at work at the same time, or an empty visit."""

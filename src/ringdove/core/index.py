@@ -183,17 +183,33 @@ class Index:
 
     def release(self, token: int, lo: int, hi: int, delay_ms: int | None, now_ms: int) -> int:
         """Give the messages of [lo, hi) back, after `delay_ms` or by default after a back-off."""
-        if self.settings.ordered:
-            self._refuse_expired(token, lo, hi, now_ms)
         count = 0
-        for run in self._carve(token, lo, hi, keep=True):
+        for run in self._given_back(token, lo, hi, now_ms):
             wait_ms = self.settings.backoff_after_ms(run.receives) if delay_ms is None else delay_ms
-            self._account(run, -1)
-            run.state = WAITING
-            run.released = True
             self._wait(run, now_ms + wait_ms)
             count += run.hi - run.lo
         return count
+
+    def unlease(self, token: int, lo: int, hi: int, now_ms: int) -> int:
+        """Take the lease of [lo, hi) back: nobody has seen the messages, so it does not count."""
+        count = 0
+        for run in self._given_back(token, lo, hi, now_ms):
+            run.receives -= 1
+            if not run.receives:
+                run.first_ms = 0
+            self._wait(run, now_ms)
+            count += run.hi - run.lo
+        return count
+
+    def _given_back(self, token: int, lo: int, hi: int, now_ms: int) -> list[Run]:
+        if self.settings.ordered:
+            self._refuse_expired(token, lo, hi, now_ms)
+        runs = self._carve(token, lo, hi, keep=True)
+        for run in runs:
+            self._account(run, -1)
+            run.state = WAITING
+            run.released = True
+        return runs
 
     def heir(self, token: int, offset: int) -> int:
         """The lease that holds a message now which `token` has held; `token` if none is known."""

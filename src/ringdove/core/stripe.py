@@ -266,6 +266,7 @@ class Stripe:
                     self._kept_below(name, i.done.floor, now_ms)
                     for name, i in self.subscriptions.items()
                 ),
+                floor,
             )
             # Each costs about a microsecond: many must not make every commit slow.
             self._look_ms = now_ms + min(len(self.subscriptions) // _LOOKS_PER_MS, keep_ms // 100)
@@ -306,16 +307,23 @@ class Part(NamedTuple):
         """The messages as a block of their own."""
         return self.block.slice(self.start, self.stop)
 
+    @property
+    def nbytes(self) -> int:
+        """About what they take."""
+        return self.block.nbytes * (self.stop - self.start) // self.block.count
 
-def parts(source: Source, lo: int, hi: int) -> list[Part]:
-    """Where the messages [lo, hi) are."""
+
+def parts(source: Source, lo: int, hi: int, bytes_max: int) -> list[Part]:
+    """Where the messages [lo, hi) are, up to the one with which they have `bytes_max`."""
     found = []
-    while lo < hi:
+    while lo < hi and bytes_max > 0:
         block = source.block_at(lo)
         if block.base >= hi:
             break
         start = max(lo, block.base)
-        found.append(Part(block, start - block.base, min(hi, block.end) - block.base))
+        part = Part(block, start - block.base, min(hi, block.end) - block.base)
+        found.append(part)
+        bytes_max -= part.nbytes
         lo = block.end
     return found
 

@@ -36,8 +36,7 @@ class Tally:
             self.again += hi - lo
         elif lo < end:
             self.late += hi - lo
-        if hi > end:
-            self._ends[where] = hi
+        self._note_end(where, max(hi, end))
 
     def streamed(self, number: int, level: int, subscription: str, lo: int, hi: int) -> None:
         """Messages `lo` to `hi` of a stripe go to a stream, in order wherever it began."""
@@ -45,7 +44,12 @@ class Tally:
         where = (number, level, subscription)
         end = self._ends.get(where, 0)
         self.again += max(0, min(hi, end) - lo)
-        self._ends[where] = max(hi, end)
+        self._note_end(where, max(hi, end))
+
+    def _note_end(self, where: tuple[int, int, str], end: int) -> None:
+        if len(self._ends) >= limits.SETTINGS_CACHE_MAX and where not in self._ends:
+            self._ends.clear()  # Of subscriptions that come and go.
+        self._ends[where] = end
 
 
 class Tallies:

@@ -120,9 +120,9 @@ class NativeServer:
         self.connections.discard(connection)
 
     def give_back(self, received: list[Received]) -> None:
-        """Messages were leased for a client that has gone: others may have them at once."""
+        """Messages were leased and not sent to anybody: others may have them at once."""
         receipts = [run.receipt for run in received]
-        self.runner.spawn(self.broker.release(receipts, 0), _given_back)
+        self.runner.spawn(self.broker.unlease(receipts), _given_back)
 
     def _sweep_later(self) -> None:
         if self._sweeper is None:

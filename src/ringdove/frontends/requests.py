@@ -66,7 +66,7 @@ def fit(received: list[Received], bytes_max: int) -> tuple[list[Received], list[
     for run in received:
         parts = run.delivered.parts
         for position, part in enumerate(parts):
-            nbytes += part.block.nbytes
+            nbytes += part.nbytes
             if nbytes > bytes_max and (kept or position):
                 cut = part.block.base + part.start
                 if position:
@@ -110,6 +110,11 @@ async def _extend(broker: Broker, frame: Frame) -> Reply:
 async def _release(broker: Broker, frame: Frame) -> Reply:
     ask: messages.Settle = messages.decode(messages.Settle, frame.meta)
     return _answers(await broker.release(_receipts(ask), ask.value))
+
+
+async def _unlease(broker: Broker, frame: Frame) -> Reply:
+    ask: messages.Settle = messages.decode(messages.Settle, frame.meta)
+    return _answers(await broker.unlease(_receipts(ask)))
 
 
 async def _bury(broker: Broker, frame: Frame) -> Reply:
@@ -221,6 +226,7 @@ HANDLERS: dict[int, Handler] = {
     Verb.RELEASE: _release,
     Verb.BURY: _bury,
     Verb.REDRIVE: _redrive,
+    Verb.UNLEASE: _unlease,
     Verb.CREATE: _create,
     Verb.GET: _get,
     Verb.LIST: _list,

@@ -36,6 +36,7 @@ class Verb(IntEnum):
     RELEASE = 14
     BURY = 15
     REDRIVE = 16
+    UNLEASE = 17
     CREATE = 20
     GET = 21
     LIST = 22
@@ -165,7 +166,7 @@ class WireRun(msgspec.Struct, array_like=True):
 
 
 class Settle(msgspec.Struct, array_like=True):
-    """Acknowledges, extends or releases leased messages; `value` is a lease or delay in ms."""
+    """Acknowledges, extends, releases or unleases; `value` is a lease or delay in ms."""
 
     receipts: list[WireReceipt]
     value: int | None = None

@@ -193,7 +193,10 @@ class StripeStore(Protocol):
         spread: int,
         version: int,
     ) -> Delivery:
-        """Hand out up to `want` of the oldest deliverable messages for `lease_ms`."""
+        """Hand out up to `want` of the oldest deliverable messages for `lease_ms`.
+
+        Fewer where they would be too large to hold: at least one block, and `LEASE_BYTES_MAX`.
+        """
         ...
 
     async def acknowledge(
@@ -222,6 +225,12 @@ class StripeStore(Protocol):
         version: int,
     ) -> list[int | ClientError]:
         """Give claimed messages back after `delay_ms`, by default after the queue's back-off."""
+        ...
+
+    async def unlease(
+        self, stripe: StripeId, subscription: str, claims: Sequence[Claim], version: int
+    ) -> list[int | ClientError]:
+        """Take leases back whose messages nobody has seen: it is as if they had not been leased."""
         ...
 
     async def read(

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ringdove import limits
-from ringdove.core.stripe import Stripe, find_time
+from ringdove.core.index import Index
+from ringdove.core.stripe import Stripe, find_time, parts
 from ringdove.errors import ClientError, InvalidArgument, RecordConflict
-from ringdove.stores.base import Claim, Record, Start, StripeStats, SubscriptionStats
+from ringdove.stores.base import (
+    Claim,
+    Delivered,
+    Record,
+    Start,
+    StripeStats,
+    SubscriptionStats,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from ringdove.core.block import Block
-    from ringdove.core.index import Index
-    from ringdove.core.runs import Source
+    from ringdove.core.runs import LeasedRun, Source
     from ringdove.stores.base import StripeId
 
 
@@ -54,12 +62,52 @@ def make_token() -> int:
         return _tokens.pop()
 
 
+def hold(index: Index, runs: list[LeasedRun], source: Source, now_ms: int) -> list[Delivered]:
+    """Runs that were leased just now, with their messages; as much of them as may be held."""
+    found: list[Delivered] = []
+    left = limits.LEASE_BYTES_MAX
+    for run in runs:
+        held = parts(source, run.lo, run.hi, left) if left > 0 else []
+        left -= sum(part.nbytes for part in held)
+        hi = held[-1].block.base + held[-1].stop if held else run.lo
+        if left <= 0 and hi < run.hi:
+            index.unlease(run.token, hi, run.hi, now_ms)
+            run = run._replace(hi=hi)  # noqa: PLW2901
+        if run.hi > run.lo:
+            found.append(Delivered(run, held))
+    return found
+
+
+#: Does something with the messages of a claim, now; answers how many.
+Act = Callable[[Index, Claim, int], int]
+
+
+def acknowledging(index: Index, claim: Claim, now_ms: int) -> int:
+    """Marks them done."""
+    return index.acknowledge(claim.token, claim.lo, claim.hi, now_ms)
+
+
+def extending(lease_ms: int) -> Act:
+    """Keeps them leased."""
+    return lambda index, c, now_ms: index.extend(c.token, c.lo, c.hi, now_ms + lease_ms, now_ms)
+
+
+def releasing(delay_ms: int | None) -> Act:
+    """Gives them back."""
+    return lambda index, c, now_ms: index.release(c.token, c.lo, c.hi, delay_ms, now_ms)
+
+
+def unleasing(index: Index, claim: Claim, now_ms: int) -> int:
+    """Makes their lease undone."""
+    return index.unlease(claim.token, claim.lo, claim.hi, now_ms)
+
+
 def settle(
     stripe: Stripe,
     subscription: str,
     claims: Sequence[Claim],
     now_ms: int,
-    act: Callable[[Index, Claim, int], int],
+    act: Act,
 ) -> list[int | ClientError]:
     """Apply `act` to each claim; one that is refused does not stop the others."""
     index = stripe.subscription(subscription)

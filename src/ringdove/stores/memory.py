@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 from ringdove.clock import Clock, SystemClock
 from ringdove.core.dedup import Appended, ProducerState, Segment, plan
 from ringdove.core.settings import check_name
-from ringdove.core.stripe import DEFAULT_SUBSCRIPTION, Stripe, find_time, parts
+from ringdove.core.stripe import DEFAULT_SUBSCRIPTION, Stripe, find_time
 from ringdove.errors import ClientError, QueueNotFound, RingdoveError
 from ringdove.limits import PRODUCERS_MAX
 from ringdove.pending import Pending
 from ringdove.stores.base import (
     Claim,
     Claimed,
-    Delivered,
     Delivery,
     Record,
     Start,
@@ -29,24 +28,29 @@ from ringdove.stores.base import (
     StripeStats,
 )
 from ringdove.stores.local import (
+    Act,
     OneNode,
+    acknowledging,
     check_expected,
     check_record,
     committable,
+    extending,
+    hold,
     live,
     make_token,
     next_record,
     read_blocks,
+    releasing,
     settle,
     start_offset,
     stripe_stats,
+    unleasing,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from ringdove.core.block import Block
-    from ringdove.core.index import Index
     from ringdove.core.settings import QueueSettings
 
 
@@ -193,8 +197,8 @@ class MemoryStore(OneNode):
         leased = index.lease(want, now_ms, lease_ms, state, tail, spread)
         return Delivery(
             state.stripe.epoch,
-            [Delivered(run, parts(state, run.lo, run.hi)) for run in leased.runs],
-            [Delivered(run, parts(state, run.lo, run.hi)) for run in leased.dead],
+            hold(index, leased.runs, state, now_ms),
+            hold(index, leased.dead, state, now_ms),
             leased.more,
             index.due_ms(now_ms, tail),
         )
@@ -203,13 +207,7 @@ class MemoryStore(OneNode):
         self, stripe: StripeId, subscription: str, claims: Sequence[Claim], version: int
     ) -> list[int | ClientError]:
         """See StripeStore."""
-        return self._settle(
-            stripe,
-            subscription,
-            claims,
-            version,
-            lambda index, c, now_ms: index.acknowledge(c.token, c.lo, c.hi, now_ms),
-        )
+        return self._settle(stripe, subscription, claims, version, acknowledging)
 
     async def extend(
         self,
@@ -220,13 +218,7 @@ class MemoryStore(OneNode):
         version: int,
     ) -> list[int | ClientError]:
         """See StripeStore."""
-        return self._settle(
-            stripe,
-            subscription,
-            claims,
-            version,
-            lambda index, c, now_ms: index.extend(c.token, c.lo, c.hi, now_ms + lease_ms, now_ms),
-        )
+        return self._settle(stripe, subscription, claims, version, extending(lease_ms))
 
     async def release(
         self,
@@ -237,13 +229,13 @@ class MemoryStore(OneNode):
         version: int,
     ) -> list[int | ClientError]:
         """See StripeStore."""
-        return self._settle(
-            stripe,
-            subscription,
-            claims,
-            version,
-            lambda index, c, now_ms: index.release(c.token, c.lo, c.hi, delay_ms, now_ms),
-        )
+        return self._settle(stripe, subscription, claims, version, releasing(delay_ms))
+
+    async def unlease(
+        self, stripe: StripeId, subscription: str, claims: Sequence[Claim], version: int
+    ) -> list[int | ClientError]:
+        """See StripeStore."""
+        return self._settle(stripe, subscription, claims, version, unleasing)
 
     def _settle(
         self,
@@ -251,7 +243,7 @@ class MemoryStore(OneNode):
         subscription: str,
         claims: Sequence[Claim],
         version: int,
-        act: Callable[[Index, Claim, int], int],
+        act: Act,
     ) -> list[int | ClientError]:
         state = self._get(stripe, version)
         answers = settle(state.stripe, subscription, claims, self.clock.now_ms(), act)

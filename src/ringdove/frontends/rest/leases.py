@@ -60,7 +60,7 @@ async def receive(call: Call) -> HttpResponse:
     rows, rest = _fit(received)
     if rest:
         try:
-            await call.drive(call.broker.release(rest, 0))
+            await call.drive(call.broker.unlease(rest))
         except RingdoveError as error:
             _log.info("Messages beyond an answer's size could not be given back: %s", error)
     return _messages(rows)

@@ -29,8 +29,7 @@ def _shape(info: QueueInfo) -> shapes.Queue:
 async def list_queues(call: Call) -> HttpResponse:
     """A page of queues, by name."""
     ask: shapes.ListQuery = call.query
-    found = await call.drive(call.broker.list_queues(ask.prefix))
-    found = [info for info in found if info.name > ask.after]
+    found = await call.drive(call.broker.list_queues(ask.prefix, ask.after, ask.max + 1))
     page = found[: ask.max]
     after = page[-1].name if len(found) > len(page) else None
     return answer(shapes.Queues([_shape(info) for info in page], after))
@@ -46,7 +45,7 @@ async def create_queue(call: Call) -> HttpResponse:
 
 async def _create(broker: Broker, name: str, settings: dict[str, Any]) -> tuple[QueueInfo, bool]:
     """The queue, and whether this call has made it."""
-    before = await broker.list_queues(name)
+    before = await broker.list_queues(name, max=1)
     info = await broker.create_queue(name, settings)
     # Of all whose name starts so, the queue itself would be the first.
     return info, not before or before[0].name != name

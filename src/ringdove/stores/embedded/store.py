@@ -17,13 +17,12 @@ from weakref import WeakValueDictionary
 from ringdove import limits
 from ringdove.clock import Clock, SystemClock
 from ringdove.core.settings import check_name
-from ringdove.core.stripe import DEFAULT_SUBSCRIPTION, find_time, parts
+from ringdove.core.stripe import DEFAULT_SUBSCRIPTION, find_time
 from ringdove.errors import ConnectionClosed, StoreCorrupted
 from ringdove.stores import local
 from ringdove.stores.base import (
     Claim,
     Claimed,
-    Delivered,
     Delivery,
     Record,
     Start,
@@ -50,10 +49,10 @@ from ringdove.stores.embedded.state import (
 )
 from ringdove.stores.embedded.sweep import Sweep, compact
 from ringdove.stores.embedded.writer import Barrier, Change, Writer
-from ringdove.stores.local import committable, read_blocks, settle, start_offset, stripe_stats
+from ringdove.stores.local import committable, hold, read_blocks, settle, start_offset, stripe_stats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from ringdove.core.block import Block
     from ringdove.core.dedup import Appended, Segment
@@ -256,8 +255,8 @@ class EmbeddedStore(local.OneNode):
             self._writer(state).touch(state)
         return Delivery(
             stripe.epoch,
-            [Delivered(run, parts(state, run.lo, run.hi)) for run in leased.runs],
-            [Delivered(run, parts(state, run.lo, run.hi)) for run in leased.dead],
+            hold(index, leased.runs, state, now_ms),
+            hold(index, leased.dead, state, now_ms),
             leased.more,
             index.due_ms(now_ms, stripe.tail),
         )
@@ -267,13 +266,7 @@ class EmbeddedStore(local.OneNode):
     ) -> list[int | ClientError]:
         """See StripeStore."""
         state = self._state(stripe)
-        answers = self._settle(
-            state,
-            subscription,
-            claims,
-            version,
-            lambda index, c, now_ms: index.acknowledge(c.token, c.lo, c.hi, now_ms),
-        )
+        answers = self._settle(state, subscription, claims, version, local.acknowledging)
         await self._submit(state, Barrier)
         if state.stripe.settings.ordered:
             state.announce()
@@ -288,16 +281,7 @@ class EmbeddedStore(local.OneNode):
         version: int,
     ) -> list[int | ClientError]:
         """See StripeStore."""
-        state = self._state(stripe)
-        answers = self._settle(
-            state,
-            subscription,
-            claims,
-            version,
-            lambda index, c, now_ms: index.extend(c.token, c.lo, c.hi, now_ms + lease_ms, now_ms),
-        )
-        state.announce()  # The lease may end earlier than before.
-        return answers
+        return self._settle_aloud(stripe, subscription, claims, version, local.extending(lease_ms))
 
     async def release(
         self,
@@ -308,14 +292,25 @@ class EmbeddedStore(local.OneNode):
         version: int,
     ) -> list[int | ClientError]:
         """See StripeStore."""
+        return self._settle_aloud(stripe, subscription, claims, version, local.releasing(delay_ms))
+
+    async def unlease(
+        self, stripe: StripeId, subscription: str, claims: Sequence[Claim], version: int
+    ) -> list[int | ClientError]:
+        """See StripeStore."""
+        return self._settle_aloud(stripe, subscription, claims, version, local.unleasing)
+
+    def _settle_aloud(
+        self,
+        stripe: StripeId,
+        subscription: str,
+        claims: Sequence[Claim],
+        version: int,
+        act: local.Act,
+    ) -> list[int | ClientError]:
+        """Settle, and have those look who wait: something may be deliverable sooner than before."""
         state = self._state(stripe)
-        answers = self._settle(
-            state,
-            subscription,
-            claims,
-            version,
-            lambda index, c, now_ms: index.release(c.token, c.lo, c.hi, delay_ms, now_ms),
-        )
+        answers = self._settle(state, subscription, claims, version, act)
         state.announce()
         return answers
 
@@ -325,7 +320,7 @@ class EmbeddedStore(local.OneNode):
         subscription: str,
         claims: Sequence[Claim],
         version: int,
-        act: Callable[[Index, Claim, int], int],
+        act: local.Act,
     ) -> list[int | ClientError]:
         with self._lock:
             stripe = state.check(version)

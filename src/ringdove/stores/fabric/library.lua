@@ -1283,6 +1283,19 @@ function acts.release(self, sub, claim, delay_ms)
   return count
 end
 
+-- Nobody has seen the messages: the lease does not count.
+function acts.unlease(self, sub, claim)
+  local count = 0
+  for _, run in ipairs(self:carve(sub, claim)) do
+    run.receives = run.receives - 1
+    if run.receives == 0 then run.first = 0 end
+    run.state, run.released, run.till = IS_WAITING, 1, self.now
+    self:enter(sub, run)
+    count = count + run.hi - run.lo
+  end
+  return count
+end
+
 -- args: now, version, channel, subscription, act, its number or '', trim limit, most copies, then five per
 -- claim: epoch, token, lo, hi, earlier
 local function settle(keys, args)

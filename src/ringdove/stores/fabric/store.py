@@ -254,18 +254,32 @@ class FabricStore(FabricRecords):
             await self._settle_tail(place)
             more = 1
         due_ms = int(due)
-        return Delivery(
-            epoch,
-            [await self._delivered(place, run) for run in runs],
-            [await self._delivered(place, run) for run in dead],
-            bool(more),
-            None if due_ms < 0 else due_ms,
-        )
+        held, rest = await self._hold(place, runs)
+        held_dead, rest_dead = await self._hold(place, dead)
+        if rest or rest_dead:
+            claims = [Claim(epoch, run.token, run.lo, run.hi) for run in rest + rest_dead]
+            await self.unlease(stripe, subscription, claims, 0)
+            due_ms = self.clock.now_ms()
+        return Delivery(epoch, held, held_dead, bool(more), None if due_ms < 0 else due_ms)
 
-    async def _delivered(self, place: Place, told: Sequence[Any]) -> Delivered:
-        lo, hi, token, until, receives, first = told
-        run = LeasedRun(int(lo), int(hi), int(token, 16), int(until), receives, int(first))
-        return Delivered(run, await self._parts(place, run.lo, run.hi))
+    async def _hold(
+        self, place: Place, leased: Sequence[Sequence[Any]]
+    ) -> tuple[list[Delivered], list[LeasedRun]]:
+        """Leased runs with their messages, as much as may be held; and those that may not."""
+        found: list[Delivered] = []
+        rest: list[LeasedRun] = []
+        left = limits.LEASE_BYTES_MAX
+        for lo, hi, token, until, receives, first in leased:
+            run = LeasedRun(int(lo), int(hi), int(token, 16), int(until), receives, int(first))
+            held = await self._parts(place, run.lo, run.hi, left) if left > 0 else []
+            left -= sum(part.nbytes for part in held)
+            end = held[-1].block.base + held[-1].stop if held else run.lo
+            if left <= 0 and end < run.hi:
+                rest.append(run._replace(lo=end))
+                run = run._replace(hi=end)
+            if run.hi > run.lo:
+                found.append(Delivered(run, held))
+        return found, rest
 
     async def acknowledge(
         self, stripe: StripeId, subscription: str, claims: Sequence[Claim], version: int
@@ -295,6 +309,12 @@ class FabricStore(FabricRecords):
         """See StripeStore."""
         delay: Word = "" if delay_ms is None else delay_ms
         return await self._settle(stripe, subscription, claims, "release", delay, version)
+
+    async def unlease(
+        self, stripe: StripeId, subscription: str, claims: Sequence[Claim], version: int
+    ) -> list[int | ClientError]:
+        """See StripeStore."""
+        return await self._settle(stripe, subscription, claims, "unlease", "", version)
 
     async def _settle(
         self,
@@ -467,14 +487,16 @@ class FabricStore(FabricRecords):
         """See StripeStore."""
         return int(await self._ask(self._place(stripe), "find", time_ms))
 
-    async def _parts(self, place: Place, lo: int, hi: int) -> list[Part]:
-        """Where the messages [lo, hi) are."""
+    async def _parts(self, place: Place, lo: int, hi: int, bytes_max: int) -> list[Part]:
+        """Where the messages [lo, hi) are, up to the one with which they have `bytes_max`."""
         found: list[Part] = []
-        while lo < hi:
+        while lo < hi and bytes_max > 0:
             blocks = [b for b in await self._blocks(place, lo, hi) if b.base < hi]
             for block in blocks:
                 start = max(lo, block.base)
-                found.append(Part(block, start - block.base, min(hi, block.end) - block.base))
+                part = Part(block, start - block.base, min(hi, block.end) - block.base)
+                found.append(part)
+                bytes_max -= part.nbytes
                 lo = block.end
             if not blocks:
                 break
