@@ -270,7 +270,7 @@ class Failing:
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
-    async def list_queues(self, prefix: str) -> None:
+    async def list_queues(self, *_: object) -> None:
         raise self.error
 
 

@@ -119,9 +119,18 @@ class Broker:
         """Queues by name, from the first one behind `after`."""
         return await self._catalog.find(prefix, after, max)
 
-    async def change_queue(self, name: str, settings: dict[str, Any]) -> QueueInfo:
-        """Change some settings."""
-        return await self._catalog.change(name, settings)
+    def forget_queue(self, name: str) -> None:
+        """Look a queue up anew at its next use."""
+        self._catalog.forget(name)
+
+    async def change_queue(
+        self,
+        name: str,
+        settings: dict[str, Any],
+        notes: Mapping[str, str | None] | None = None,
+    ) -> QueueInfo:
+        """Change some settings, and some `notes`, of which None removes one."""
+        return await self._catalog.change(name, settings, notes)
 
     async def delete_queue(self, name: str) -> None:
         """Forget a queue and everything in it."""

@@ -27,6 +27,19 @@ class HttpRequest(NamedTuple):
         """A header as text; empty when it is missing."""
         return self.headers.get(name, b"").decode("latin-1")
 
+    @property
+    def cross_site(self) -> bool:
+        """Whether a page of another site asks, through the browser of somebody who may.
+
+        Browsers send simple requests anywhere, also to a server on this machine without a token.
+        They say so: in Sec-Fetch-Site, older ones in Origin.
+        """
+        site = self.header(b"sec-fetch-site")
+        if site:
+            return site not in ("same-origin", "none")
+        origin = self.header(b"origin")
+        return bool(origin) and origin.partition("://")[2] != self.header(b"host")
+
 
 class Feed(Protocol):
     """A body without an end: it is written piece by piece until one side hangs up."""
