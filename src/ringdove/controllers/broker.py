@@ -114,10 +114,18 @@ class Broker:
         return self._catalog.known(name)
 
     async def list_queues(
-        self, prefix: str = "", after: str = "", max: int = limits.SETTINGS_CACHE_MAX
+        self, prefix: str = "", after: str = "", max: int | None = None
     ) -> list[QueueInfo]:
-        """Queues by name, from the first one behind `after`."""
-        return await self._catalog.find(prefix, after, max)
+        """Queues by name, from the first one behind `after`; all of them without `max`."""
+        if max is not None:
+            return await self._catalog.find(prefix, after, max)
+        found: list[QueueInfo] = []
+        while True:
+            page = await self._catalog.find(prefix, after, limits.SETTINGS_CACHE_MAX)
+            found += page
+            if len(page) < limits.SETTINGS_CACHE_MAX:
+                return found
+            after = page[-1].name
 
     def forget_queue(self, name: str) -> None:
         """Look a queue up anew at its next use."""
