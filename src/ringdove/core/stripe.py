@@ -309,8 +309,8 @@ class Part(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """About what they take."""
-        return self.block.nbytes * (self.stop - self.start) // self.block.count
+        """What they take as a block of their own."""
+        return self.block.slice_bytes(self.start, self.stop)
 
 
 def parts(source: Source, lo: int, hi: int, bytes_max: int) -> list[Part]:
