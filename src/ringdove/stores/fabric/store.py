@@ -479,7 +479,7 @@ class FabricStore(FabricRecords):
                 part = block.slice(start, stop)
                 found.append(part)
                 messages_max -= part.count
-                bytes_max -= part.share_bytes
+                bytes_max -= part.nbytes
                 offset = part.end
         return found
 
