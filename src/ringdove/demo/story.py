@@ -40,7 +40,7 @@ _CONSUMER_DIES, _SERVER_DIES = 0.4, 0.5
 
 _TICK_S = 0.5
 
-#: Seconds for the pipeline to be through when the last reading was sent.
+#: Seconds without anything new, when the last reading was sent, after which the rest is given up.
 _PATIENCE_S = 120
 
 
