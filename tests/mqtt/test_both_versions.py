@@ -2,7 +2,10 @@
 
 import pytest
 
+import ringdove
 from mqtt.wire import Wire
+from ringdove.errors import StoreUnavailable
+from ringdove.pending import Pending
 from ringdove.protocol.mqtt import packets as p
 from ringdove.protocol.mqtt.codec import encode
 from ringdove.protocol.mqtt.packets import V5, Reason
@@ -313,3 +316,69 @@ def test_many_subscribers_get_each_message(client, fresh):
     client().publish(fresh, b"to all", 2)
     for number, wire in enumerate(wires):
         assert wire.messages(1) == [(fresh, b"to all", number % 3)]
+
+
+def test_a_repetition_shares_the_fate_of_its_first_attempt(own_server, version, monkeypatch):
+    server = own_server()
+    gateway, broker = server.server._mqtt, server.server._broker
+    send, first = broker.send, Pending()
+
+    async def fail_once(queue, outgoing):
+        if not first.done:
+            await first
+        return await send(queue, outgoing)
+
+    monkeypatch.setattr(broker, "send", fail_once)
+    packet = p.Publish("t", b"precious", 2, 5, dup=True)
+    with Wire(server.server.mqtt_port, version) as wire:
+        wire.connect("device", **LASTING)
+        wire.send(packet)
+        wait_for(lambda: gateway.statistics.messages_in == 1, "the first attempt")
+    with Wire(server.server.mqtt_port, version) as wire:
+        assert wire.connect("device", **LASTING).session_present
+        wire.send(packet)
+        wait_for(lambda: gateway.statistics.messages_in == 2, "the second")
+        server.loop.call_soon_threadsafe(first.fail, StoreUnavailable("The node is gone."))
+        if version == V5:
+            assert wire.expect(p.PubRec).reason >= 0x80
+        else:
+            assert wire.closed() is None
+    with Wire(server.server.mqtt_port, version) as wire:
+        wire.connect("device", **LASTING)
+        wire.send(packet)
+        assert wire.expect(p.PubRec).reason == 0
+    assert server.call(broker.queue_stats("t")).waiting() == 1
+
+
+def test_a_message_that_is_stored_and_was_refused_does_not_stand_for_the_next(
+    own_server, version, monkeypatch
+):
+    server = own_server()
+    broker = server.server._broker
+    send = broker.send
+
+    async def store_and_fail(queue, outgoing):
+        await broker.create_queue(queue, {})
+        await send(queue, outgoing)
+        monkeypatch.setattr(broker, "send", send)
+        raise StoreUnavailable("Nobody knows what became of it.")
+
+    monkeypatch.setattr(broker, "send", store_and_fail)
+    with Wire(server.server.mqtt_port, version) as wire:
+        wire.connect("device", **LASTING)
+        wire.send(p.Publish("t", b"first", 2, 9))
+        if version == V5:
+            assert wire.expect(p.PubRec).reason >= 0x80
+            wire.send(p.Publish("t", b"second", 2, 9))
+            assert wire.expect(p.PubRec).reason == 0
+        else:
+            assert wire.closed() is None
+    with Wire(server.server.mqtt_port, version) as wire:
+        wire.connect("device", **LASTING)
+        if version != V5:
+            wire.publish("other", b"its identifier is released meanwhile", 2)
+            wire.send(p.Publish("t", b"first", 2, 9, dup=True))
+            wire.expect(p.PubRec)
+    with ringdove.connect(server.url) as rd:
+        bodies = [message.body for message in rd.queue("t").receive(max=10)]
+    assert bodies == [b"first", b"second"][: 2 if version == V5 else 1]

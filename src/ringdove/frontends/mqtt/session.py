@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from ringdove.frontends.mqtt.connection import Connection
     from ringdove.frontends.mqtt.message import Message
+    from ringdove.frontends.mqtt.turn import Turn
     from ringdove.pending import Driven
 
 SESSION_PREFIX: Final = "mqtt/session/"
@@ -101,7 +102,7 @@ class Flight(msgspec.Struct, array_like=True):
     releases: int = 0
     #: Identifiers of messages of QoS 2 from the client that are stored and not released.
     incoming: set[int] = set()
-    #: Those that are being stored, with `releases` when they came: see `message_id`.
+    #: Those that may be stored, with `releases` when they came: see `Session.begin_storing`.
     storing: dict[int, int] = {}
 
 
@@ -138,8 +139,9 @@ class Session:
         self.pump: Driven | None = None
         #: Identifier and offset of messages of the stripe that were sent over this connection.
         self.under_way: dict[int, int] = {}
-        #: Identifiers of messages of QoS 2 that this process is storing.
-        self.storing: set[int] = set()
+        #: Identifiers of messages of QoS 2 that this process is storing, and what will tell
+        #: whether it could: their turn, and their mark in it.
+        self.storing: dict[int, tuple[Turn, int]] = {}
         #: Messages that wait for room on the connection, of a session that is not lasting.
         self.backlog: deque[Message] | None = None
         self.backlog_bytes = 0
@@ -178,25 +180,25 @@ class Session:
 
     # -- in -------------------------------------------------------------------------------------
 
-    def begin_storing(self, packet_id: int) -> bytes:
+    def begin_storing(self, packet_id: int, turn: Turn, mark: int) -> bytes:
         """A message of QoS 2 has come: what makes it recognisable if it comes again.
 
         Queues drop what they have seen by it. It is the same until the identifier is released, even
         if the server crashes: the flight that knows it is durable no later than the message.
         """
-        self.storing.add(packet_id)
+        self.storing[packet_id] = (turn, mark)
         releases = self.flight.storing.setdefault(packet_id, self.flight.releases)
         return f"{self.uid}.{releases}.{packet_id}".encode()
 
     def end_storing(self, packet_id: int, *, stored: bool) -> None:
-        """It is stored, or it was refused."""
-        self.storing.discard(packet_id)
-        self.flight.storing.pop(packet_id, None)
+        """It is stored; or not, and then the client tries again unless it is told (`release`)."""
+        del self.storing[packet_id]
         if stored:
+            self.flight.storing.pop(packet_id, None)
             self.flight.incoming.add(packet_id)
 
     def release(self, packet_id: int) -> None:
-        """The client will use the identifier for another message, once it is told that it may."""
+        """The client may use the identifier for another message, once it is told so."""
         self.flight.incoming.discard(packet_id)
         self.flight.storing.pop(packet_id, None)
         self.flight.releases += 1

@@ -76,7 +76,7 @@ class Turn:
 
     __slots__ = (
         "appends", "batches", "exact", "failure", "flights", "marks", "over", "posts",
-        "refused", "retained", "then", "waiting",
+        "refused", "repeats", "retained", "then", "waiting",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -99,16 +99,31 @@ class Turn:
         self.failure: RingdoveError | None = None
         #: Errors that concern one message, by its mark.
         self.refused: dict[int, RingdoveError] = {}
+        #: The first attempts of messages that came again meanwhile, by the mark of the second.
+        self.repeats: dict[int, tuple[Turn, int]] = {}
+
+    def mark(self) -> int:
+        """By which a message is known in this turn."""
+        self.marks += 1
+        return self.marks
+
+    def error_of(self, mark: int) -> RingdoveError | None:
+        """Why a message was not stored; None if it was. To be asked when the turn is over."""
+        first = self.repeats.get(mark) if self.repeats else None
+        if first is not None:
+            return first[0].error_of(first[1])
+        return self.failure or (self.refused.get(mark) if self.refused else None)
 
     def put(
         self,
+        mark: int,
         queue: str,
         body: bytes,
         key: bytes,
         attributes: Attributes | None,
         message_id: bytes | None = None,
-    ) -> int:
-        """Add a message for a queue; its mark, by which `refused` knows it."""
+    ) -> None:
+        """Add a message for a queue."""
         batches = self.batches if message_id is None else self.exact
         batch = batches.get(queue)
         if batch is None:
@@ -122,9 +137,7 @@ class Turn:
             batch.attributed = True
         if message_id is not None:
             batch.ids.append(message_id)
-        self.marks += 1
-        batch.marks.append(self.marks)
-        return self.marks
+        batch.marks.append(mark)
 
     def append(self, session: Session, body: bytes, message_id: bytes | None) -> None:
         """Add a message for a session's stripe."""
