@@ -86,6 +86,8 @@ class SessionRecord(msgspec.Struct, array_like=True):
     #: The `queue` of the stripe's id; 0 when there is no stripe.
     stripe: int
     subscriptions: list[Subscription]
+    #: Whose it is; empty if nobody's in particular, such as that of an operator.
+    user: str = ""
 
 
 class Flight(msgspec.Struct, array_like=True):
@@ -117,13 +119,14 @@ class Session:
     __slots__ = (
         "_last_id", "attached", "backlog", "backlog_bytes", "client_id", "connection", "cursor",
         "expiry_s", "flight", "gone_ms", "owner", "pump", "storing", "stripe", "subscriptions",
-        "uid", "under_way", "version",
+        "uid", "under_way", "user", "version",
     )  # fmt: skip
 
     def __init__(self, client_id: str, uid: str, expiry_s: int = 0) -> None:
         self.client_id = client_id
         self.uid = uid
         self.expiry_s = expiry_s
+        self.user = ""
         self.gone_ms = 0
         #: The server that had its connection last, and the version of its record.
         self.owner = ""
@@ -153,6 +156,7 @@ class Session:
         session = cls(record.client_id, record.uid, record.expiry_s)
         session.gone_ms = record.gone_ms
         session.owner = record.owner
+        session.user = record.user
         session.stripe = StripeId(record.stripe, 0, 0) if record.stripe else None
         session.subscriptions = {one.pattern: one for one in record.subscriptions}
         session.flight = flight
@@ -163,6 +167,7 @@ class Session:
         return SessionRecord(
             self.client_id, self.uid, self.expiry_s, self.gone_ms, self.owner,
             self.stripe.queue if self.stripe is not None else 0, list(self.subscriptions.values()),
+            self.user,
         )  # fmt: skip
 
     @property

@@ -25,9 +25,11 @@ from ringdove.frontends.mqtt.session import (
 )
 from ringdove.pending import Pending
 from ringdove.protocol.mqtt.packets import V5, Reason
+from ringdove.protocol.mqtt.topics import parse_filter
 from ringdove.stores.base import StripeId
 
 if TYPE_CHECKING:
+    from ringdove.frontends.mqtt.access import Identity
     from ringdove.frontends.mqtt.connection import Connection
     from ringdove.frontends.mqtt.peers import Peers
     from ringdove.frontends.mqtt.routes import Routes
@@ -163,7 +165,9 @@ class Sessions:
             before, session.connection = session.connection, None
             before.end(Reason.SESSION_TAKEN_OVER, "Another connection has begun.")
         if session is not None and (
-            packet.clean_start or session.expired(self._store.clock.now_ms())
+            packet.clean_start
+            or session.expired(self._store.clock.now_ms())
+            or not _may_resume(connection.identity, session)
         ):
             await self._end(session)
             session = None
@@ -172,6 +176,12 @@ class Sessions:
             if len(self._known) >= limits.MQTT_SESSIONS_MAX:
                 raise LimitExceeded(f"There are {len(self._known)} sessions, the most.")
             session = self._known[client_id] = Session(client_id, secrets.token_hex(8))
+        identity = connection.identity
+        if identity is not None:
+            session.user = identity.name
+            for pattern in _forbidden(identity, session):
+                del session.subscriptions[pattern]
+                self._routes.remove(session, pattern)
         was_lasting = session.lasting
         session.expiry_s = expiry_s
         session.gone_ms = 0
@@ -258,6 +268,23 @@ class Sessions:
             finally:
                 del self._busy[session.client_id]
                 done.resolve(None)
+
+
+def _may_resume(identity: Identity | None, session: Session) -> bool:
+    """Whether somebody may go on with a session, and have what waits for it."""
+    if identity is None or identity.name == session.user:
+        return True
+    return not session.user and not _forbidden(identity, session)
+
+
+def _forbidden(identity: Identity, session: Session) -> list[str]:
+    """The filters of a session that somebody may not subscribe to, or not any more."""
+    parsed = {pattern: parse_filter(pattern) for pattern in session.subscriptions}
+    return [
+        pattern
+        for pattern, found in parsed.items()
+        if found is None or not identity.may_receive(found.pattern)
+    ]
 
 
 def wanted_expiry_s(packet: Connect, expiry_s_max: int) -> int:
