@@ -62,7 +62,6 @@ class Subscriber:
                 self._gateway.routes.add(session, subscription)
                 if new:
                     self._gateway.peers.subscribed(one.pattern)
-                self._gateway.downlinks.subscribed(one.pattern)
         if not connection.open:
             return
         connection.machine.subscribed(packet.packet_id, reasons)
