@@ -382,3 +382,15 @@ def test_a_message_that_is_stored_and_was_refused_does_not_stand_for_the_next(
     with ringdove.connect(server.url) as rd:
         bodies = [message.body for message in rd.queue("t").receive(max=10)]
     assert bodies == [b"first", b"second"][: 2 if version == V5 else 1]
+
+
+def test_a_session_that_does_not_last_ends_when_it_is_taken_over(client, fresh):
+    client(fresh, clean=True).subscribe(fresh, qos=1)
+    after = client(clean=True)
+    with client(fresh, **LASTING) as taken:
+        taken.subscribe(f"{fresh}/other", qos=1)
+    with client(fresh, **LASTING) as wire:
+        after.publish(fresh, b"nobody wants it", 1)
+        after.publish(f"{fresh}/other", b"kept", 1)
+        assert wire.messages(1) == [(f"{fresh}/other", b"kept", 1)]
+        assert wire.nothing_more()

@@ -185,9 +185,9 @@ class Gateway:
         if will is not None and identity is not None and not identity.may_send(will.topic):
             raise PacketRefused("The will's topic is not for you.", Reason.NOT_AUTHORIZED)
         expiry_s = wanted_expiry_s(packet, self.config.session_s_max or NEVER_S)
-        if packet.clean_start:
-            self.wills.hurry(client_id)
         session, present = await self.sessions.open(connection, packet, client_id, expiry_s)
+        if not present:
+            self.wills.hurry(client_id)  # Of the session that was ended for this one.
         await self.wills.begin(client_id, will)
         if session.connection is not connection or not connection.open:
             return  # It has gone meanwhile, or was taken over.

@@ -96,19 +96,22 @@ class Publisher:
                 if not _came_before(turn, mark, session, packet.packet_id):
                     message_id = session.begin_storing(packet.packet_id, turn, mark)
                     turn.flights.add(session)
-                    message, targets = self._store(turn, mark, packet, message_id)
+                    message, targets = self._store(turn, mark, session, packet, message_id)
             else:
-                message, targets = self._store(turn, mark, packet, None)
+                message, targets = self._store(turn, mark, session, packet, None)
         except RingdoveError as error:
             turn.refused[mark] = error
         turn.posts.append((connection, session, packet, message, targets, mark, None))
 
     def _store(
-        self, turn: Turn, mark: int, packet: Publish, message_id: bytes | None
+        self, turn: Turn, mark: int, session: Session, packet: Publish, message_id: bytes | None
     ) -> tuple[Message | None, Iterable[Target]]:
         route = self._routes.find(packet.topic)
         self._put(turn, mark, route, packet, message_id)
-        return self._address(turn, route, packet, message_id)
+        if not packet.retain and not route.wanted and not self._peers.listening:
+            return None, ()
+        message = Message.of(packet, self._deliveries.now_ms())
+        return message, self._address(turn, route, message, message_id, session)
 
     def publish_message(
         self,
@@ -123,14 +126,13 @@ class Publisher:
         packet.properties = message.properties
         route = self._routes.find(message.topic)
         mark = turn.mark()
+        targets: Iterable[Target] = ()
         try:
             if stored:
                 self._put(turn, mark, route, packet, None)
-            _, targets = self._address(turn, route, packet, None, message)
+            targets = self._address(turn, route, message, None, None)
         except RingdoveError as error:
-            if then is not None:
-                then(error)
-            return
+            turn.refused[mark] = error
         turn.posts.append((None, None, packet, message, targets, mark, then))
 
     def _turn(self) -> Turn:
@@ -153,26 +155,24 @@ class Publisher:
         self,
         turn: Turn,
         route: Route,
-        packet: Publish,
+        message: Message,
         message_id: bytes | None,
-        message: Message | None = None,
-    ) -> tuple[Message | None, Iterable[Target]]:
+        publisher: Session | None,
+    ) -> Iterable[Target]:
         """Give copies to lasting sessions and to the retained messages; who gets one later."""
-        if not packet.retain and not route.wanted and not self._peers.listening:
-            return None, ()
-        targets = route.chosen()
-        if message is None:
-            message = Message.of(packet, self._deliveries.now_ms())
+        targets = [
+            one for one in route.chosen() if one.session is not publisher or not one.no_local
+        ]
         for target in targets:
             session = target.session
             if _in_stripe(message, target):
                 turn.append(session, encode_message(shaped(message, target)), message_id)
-        if packet.retain:
+        if message.retain:
             own = message.topic.startswith(SYSTEM)
             self._retained.keep(message, None if own else turn)
             if not own:
                 self._peers.retained(message)
-        return message, targets
+        return targets
 
     # -- afterwards -----------------------------------------------------------------------------
 
@@ -188,8 +188,7 @@ class Publisher:
                 then(error)
             if message is not None and error is None:
                 for target in targets:
-                    if not (target.no_local and target.session is session):
-                        deliveries.deliver(target.session, message, target)
+                    deliveries.deliver(target.session, message, target)
                 if self._peers.listening:
                     stored = [one.session.client_id for one in targets if _in_stripe(message, one)]
                     served = self._routes.find(message.topic).shared

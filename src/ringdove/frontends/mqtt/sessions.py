@@ -166,6 +166,7 @@ class Sessions:
             before.end(Reason.SESSION_TAKEN_OVER, "Another connection has begun.")
         if session is not None and (
             packet.clean_start
+            or not session.lasting
             or session.expired(self._store.clock.now_ms())
             or not _may_resume(connection.identity, session)
         ):
