@@ -5,6 +5,7 @@ import pytest
 import ringdove
 from mqtt.wire import Wire
 from ringdove.errors import StoreUnavailable
+from ringdove.frontends.mqtt.session import STRIPE_SETTINGS
 from ringdove.pending import Pending
 from ringdove.protocol.mqtt import packets as p
 from ringdove.protocol.mqtt.codec import encode
@@ -394,3 +395,48 @@ def test_a_session_that_does_not_last_ends_when_it_is_taken_over(client, fresh):
         after.publish(f"{fresh}/other", b"kept", 1)
         assert wire.messages(1) == [(f"{fresh}/other", b"kept", 1)]
         assert wire.nothing_more()
+
+
+def test_subscribing_and_unsubscribing_at_once_is_done_in_order(server, client, fresh, monkeypatch):
+    store, made = server.server._mqtt._store, []
+    create = store.create
+    monkeypatch.setattr(store, "create", lambda *args: made.append(args) or create(*args))
+    wire, other = client(fresh, **LASTING), client()
+    topics = [f"{fresh}/{number}" for number in range(3)]
+    wire.send(
+        *(p.Subscribe(number, [p.Filter(one, 1)]) for number, one in enumerate(topics, 1)),
+        p.Unsubscribe(4, topics[:1]),
+        p.Subscribe(5, [p.Filter(topics[0], 1)]),
+        p.Unsubscribe(6, topics[1:2]),
+    )
+    for number in (1, 2, 3, 5):
+        assert wire.expect(p.SubAck).packet_id == number
+    assert [wire.expect(p.UnsubAck).packet_id for _ in range(2)] == [4, 6]
+    for one in topics:
+        other.publish(one, b"", 1)
+    assert [one for one, _, _ in wire.messages(2)] == [topics[0], topics[2]]
+    assert wire.nothing_more()
+    assert len([args for args in made if args[1] == STRIPE_SETTINGS]) == 1
+
+
+def test_a_session_ended_by_its_client_takes_nothing_along_of_the_next_one(own_server, monkeypatch):
+    server = own_server()
+    store = server.server._mqtt._store
+    remove, held = store.remove, Pending()
+
+    async def remove_later(key):
+        if key.startswith("mqtt/flight/"):
+            await held
+        return await remove(key)
+
+    monkeypatch.setattr(store, "remove", remove_later)
+    with Wire(server.server.mqtt_port) as wire:
+        wire.connect("device", **LASTING)
+        wire.send(p.Disconnect(properties={"session_expiry_interval": 0}))
+        wire.closed()
+    with Wire(server.server.mqtt_port) as wire:
+        wire.send(p.Connect("device", V5, False, properties=LASTING["properties"]))
+        server.loop.call_soon_threadsafe(held.resolve, None)
+        assert not wire.expect(p.ConnAck).session_present
+        server.call(server.server._mqtt.turns.settled())
+        assert server.call(store.get("mqtt/session/device")) is not None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ringdove.frontends.mqtt.connection import Connection
     from ringdove.frontends.mqtt.message import Message
     from ringdove.frontends.mqtt.turn import Turn
-    from ringdove.pending import Driven
+    from ringdove.pending import Driven, Pending
 
 SESSION_PREFIX: Final = "mqtt/session/"
 FLIGHT_PREFIX: Final = "mqtt/flight/"
@@ -117,9 +117,9 @@ class Session:
     """See the module. Of a session that is not lasting, only a part is used."""
 
     __slots__ = (
-        "_last_id", "attached", "backlog", "backlog_bytes", "client_id", "connection", "cursor",
-        "expiry_s", "flight", "gone_ms", "owner", "pump", "storing", "stripe", "subscriptions",
-        "uid", "under_way", "user", "version",
+        "_last_id", "alone", "attached", "backlog", "backlog_bytes", "client_id", "connection",
+        "cursor", "expiry_s", "flight", "gone_ms", "owner", "pump", "storing", "stripe",
+        "subscriptions", "uid", "under_way", "user", "version",
     )  # fmt: skip
 
     def __init__(self, client_id: str, uid: str, expiry_s: int = 0) -> None:
@@ -149,6 +149,8 @@ class Session:
         self.backlog: deque[Message] | None = None
         self.backlog_bytes = 0
         self._last_id = 0
+        #: Done when the last of those is who change it, one after the other: `Sessions.alone`.
+        self.alone: Pending[None] | None = None
 
     @classmethod
     def load(cls, record: SessionRecord, flight: Flight) -> Session:

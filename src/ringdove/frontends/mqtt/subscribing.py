@@ -35,8 +35,15 @@ class Subscriber:
 
     def subscribe(self, connection: Connection, session: Session, packet: Subscribe) -> None:
         """A client subscribes."""
-        work = self._subscribe(connection, session, packet)
+        work = self._subscribe_alone(connection, session, packet)
         self._gateway.runner.spawn(work, partial(_done, connection))
+
+    async def _subscribe_alone(
+        self, connection: Connection, session: Session, packet: Subscribe
+    ) -> None:
+        async with self._gateway.sessions.alone(session):
+            if self._gateway.sessions.get(session.client_id) is session:
+                await self._subscribe(connection, session, packet)
 
     async def _subscribe(self, connection: Connection, session: Session, packet: Subscribe) -> None:
         identifier = (packet.properties or {}).get("subscription_identifier", [0])[0]
@@ -57,11 +64,9 @@ class Subscriber:
                 await self._gateway.sessions.give_stripe(session)
             await self._gateway.sessions.save(session)
         for one, new in granted:
-            subscription = session.subscriptions.get(one.pattern)
-            if subscription is not None:
-                self._gateway.routes.add(session, subscription)
-                if new:
-                    self._gateway.peers.subscribed(one.pattern)
+            self._gateway.routes.add(session, session.subscriptions[one.pattern])
+            if new:
+                self._gateway.peers.subscribed(one.pattern)
         if not connection.open:
             return
         connection.machine.subscribed(packet.packet_id, reasons)
@@ -112,8 +117,15 @@ class Subscriber:
 
     def unsubscribe(self, connection: Connection, session: Session, packet: Unsubscribe) -> None:
         """A client subscribes no more."""
-        work = self._unsubscribe(connection, session, packet)
+        work = self._unsubscribe_alone(connection, session, packet)
         self._gateway.runner.spawn(work, partial(_done, connection))
+
+    async def _unsubscribe_alone(
+        self, connection: Connection, session: Session, packet: Unsubscribe
+    ) -> None:
+        async with self._gateway.sessions.alone(session):
+            if self._gateway.sessions.get(session.client_id) is session:
+                await self._unsubscribe(connection, session, packet)
 
     async def _unsubscribe(
         self, connection: Connection, session: Session, packet: Unsubscribe
