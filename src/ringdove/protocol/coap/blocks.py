@@ -12,7 +12,7 @@ from ringdove.errors import RemoteProtocolError
 from ringdove.protocol.coap.packet import Code, Option, Options, uint
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
     from ringdove.protocol.coap.packet import Packet
 
@@ -151,6 +151,8 @@ class Content(NamedTuple):
 
     options: Options
     body: bytes
+    #: Told at the end whether the last block was asked for, or the body was given up before.
+    when_over: Callable[[bool], None] | None = None
 
 
 class Downloads:
@@ -181,13 +183,15 @@ class Downloads:
                 Code.INCOMPLETE, f"There is no block {block.number} (any more): begin with 0."
             )
         if block.start + block.size >= len(content.body):
-            self._drop(key)
+            self._drop(key, fetched=True)
         return content
 
-    def _drop(self, key: Hashable) -> None:
+    def _drop(self, key: Hashable, *, fetched: bool = False) -> None:
         content = self._contents.pop(key, None)
         if content is not None:
             self.nbytes -= len(content.body)
+            if content.when_over is not None:
+                content.when_over(fetched)
 
 
 def cut(content: Content, block: Block) -> tuple[Options, bytes]:
