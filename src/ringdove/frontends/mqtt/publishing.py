@@ -20,6 +20,8 @@ from ringdove.errors import (
     StoreFull,
 )
 from ringdove.frontends.mqtt.message import Message, attributes_of, encode_message
+from ringdove.frontends.mqtt.retained import RETAINED_PREFIX
+from ringdove.frontends.mqtt.session import record_name
 from ringdove.protocol.mqtt.packets import V5, Publish, Reason
 
 if TYPE_CHECKING:
@@ -107,11 +109,17 @@ class Publisher:
         self, turn: Turn, mark: int, session: Session, packet: Publish, message_id: bytes | None
     ) -> tuple[Message | None, Iterable[Target]]:
         route = self._routes.find(packet.topic)
-        self._put(turn, mark, route, packet, message_id)
         if not packet.retain and not route.wanted and not self._peers.listening:
+            self._put(turn, mark, route, packet, message_id)
             return None, ()
         message = Message.of(packet, self._deliveries.now_ms())
-        return message, self._address(turn, route, message, message_id, session)
+        # Before anything is stored: what is refused must not be.
+        record = self._retained.admit(message) if packet.retain else None
+        self._put(turn, mark, route, packet, message_id)
+        targets = self._address(turn, mark, route, message, message_id, session)
+        if record is not None:
+            self._retain(turn, mark, message, record)
+        return message, targets
 
     def publish_message(
         self,
@@ -128,9 +136,15 @@ class Publisher:
         mark = turn.mark()
         targets: Iterable[Target] = ()
         try:
+            own = not stored and message.topic.startswith(SYSTEM)
+            record = self._retained.admit(message) if message.retain and not own else None
             if stored:
                 self._put(turn, mark, route, packet, None)
-            targets = self._address(turn, route, message, None, None)
+            targets = self._address(turn, mark, route, message, None, None)
+            if record is not None:
+                self._retain(turn, mark, message, record)
+            elif message.retain:
+                self._retained.keep(message, 0)
         except RingdoveError as error:
             turn.refused[mark] = error
         turn.posts.append((None, None, packet, message, targets, mark, then))
@@ -154,30 +168,37 @@ class Publisher:
     def _address(
         self,
         turn: Turn,
+        mark: int,
         route: Route,
         message: Message,
         message_id: bytes | None,
         publisher: Session | None,
     ) -> Iterable[Target]:
-        """Give copies to lasting sessions and to the retained messages; who gets one later."""
+        """Give copies to lasting sessions; who gets one later."""
         targets = [
             one for one in route.chosen() if one.session is not publisher or not one.no_local
         ]
         for target in targets:
             session = target.session
             if _in_stripe(message, target):
-                turn.append(session, encode_message(shaped(message, target)), message_id)
-        if message.retain:
-            own = message.topic.startswith(SYSTEM)
-            self._retained.keep(message, None if own else turn)
-            if not own:
-                self._peers.retained(message)
+                turn.append(session, encode_message(shaped(message, target)), message_id, mark)
         return targets
+
+    def _retain(self, turn: Turn, mark: int, message: Message, record: bytes) -> None:
+        """Keep a message for later subscribers; those who come before it is stored have it too."""
+        before = self._retained.keep(message, len(record))
+        turn.kept[mark] = (message, before)
+        if (record or before is not None) and not message.topic.startswith(SYSTEM):
+            key = RETAINED_PREFIX + record_name(message.topic)
+            turn.retain(key, record, message.expires_ms, mark)
 
     # -- afterwards -----------------------------------------------------------------------------
 
     def _stored(self, turn: Turn, _: RingdoveError | None) -> None:
         deliveries = self._deliveries
+        for mark, (kept, before) in reversed(turn.kept.items()):
+            if turn.error_of(mark) is not None:
+                self._retained.undo(kept, before)
         for connection, session, packet, message, targets, mark, then in turn.posts:
             error = turn.error_of(mark)
             if connection is not None:
@@ -189,6 +210,8 @@ class Publisher:
             if message is not None and error is None:
                 for target in targets:
                     deliveries.deliver(target.session, message, target)
+                if mark in turn.kept and not message.topic.startswith(SYSTEM):
+                    self._peers.retained(message)
                 if self._peers.listening:
                     stored = [one.session.client_id for one in targets if _in_stripe(message, one)]
                     served = self._routes.find(message.topic).shared
