@@ -8,10 +8,13 @@ import pytest
 from mqtt.wire import Wire
 from ringdove import limits
 from ringdove.errors import StoreUnavailable
+from ringdove.frontends.mqtt.routes import Routes
 from ringdove.pending import Pending
 from ringdove.protocol.mqtt import packets as p
 from ringdove.protocol.mqtt.codec import encode
 from ringdove.protocol.mqtt.packets import V5, Reason
+from ringdove.protocol.mqtt.rules import Rules
+from ringdove.protocol.mqtt.topics import LEVELS_MAX
 from server.running import wait_for
 
 LASTING = {"clean": False, "properties": {"session_expiry_interval": 3600}}
@@ -96,6 +99,51 @@ def test_there_are_only_so_many_retained_messages(client, fresh, monkeypatch):
     assert wire.publish(f"{fresh}/new", b"x", 1, retain=True).reason == Reason.QUOTA_EXCEEDED
     assert wire.publish(f"{fresh}/old", b"newer", 1, retain=True).reason == 0
     assert wire.publish(f"{fresh}/old", b"", 1, retain=True).reason == 0
+
+
+def test_retained_messages_that_have_expired_make_room(server, client, fresh, monkeypatch):
+    retained = server.server._mqtt.retained
+    before = (retained.count, retained.nbytes)
+    wire = client()
+    for number in range(3):
+        expiry = {"message_expiry_interval": 1 if number < 2 else 3600}
+        wire.publish(f"{fresh}/{number}", b"x", 1, retain=True, properties=expiry)
+    wire.publish(f"{fresh}/1", b"y", 1, retain=True)
+    monkeypatch.setattr(limits, "MQTT_RETAINED_MAX", before[0] + 3)
+    wait_for(lambda: retained.count == before[0] + 2, "one has expired")
+    assert wire.publish(f"{fresh}/new", b"x", 1, retain=True).reason == 0
+    for topic in ("1", "2", "new"):
+        wire.publish(f"{fresh}/{topic}", b"", 1, retain=True)
+    assert (retained.count, retained.nbytes) == before
+
+
+def test_topics_of_retained_messages_count_and_those_of_the_server_do_not(own_server, monkeypatch):
+    server = own_server()
+    retained = server.server._mqtt.retained
+    assert retained.find("$SYS/#", 0)
+    assert retained.count == 0
+    monkeypatch.setattr(limits, "MQTT_RETAINED_BYTES_MAX", retained.nbytes + 60_000)
+    with Wire(server.server.mqtt_port) as wire:
+        wire.connect()
+        refused = wire.publish("t" * 60_000, b"x", 1, retain=True)
+        assert refused.reason == Reason.QUOTA_EXCEEDED
+        refused = wire.publish("few" + "/" * 127, b"x", 1, retain=True)
+        assert refused.reason == 0
+
+
+def test_a_topic_has_only_so_many_levels(client):
+    wire = client()
+    assert wire.publish("/" * (LEVELS_MAX - 1), b"", 1).reason == 0
+    wire.send(p.Publish("/" * LEVELS_MAX, b"", 1, 9))
+    assert wire.closed().reason == Reason.TOPIC_NAME_INVALID
+
+
+def test_routes_of_long_topics_are_not_all_remembered(monkeypatch):
+    monkeypatch.setattr(limits, "MQTT_ROUTES_CHARS_MAX", 100)
+    routes = Routes(Rules())
+    for number in range(50):
+        routes.find(f"{number:040}")
+    assert len(routes._known) <= 2
 
 
 def test_a_queue_that_does_not_take_a_message_refuses_that_one_only(client, rd, fresh):

@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from ringdove.protocol.mqtt.packets import Connect
     from ringdove.protocol.mqtt.rules import Rules
 
-#: Answers about single topics that are remembered for one connection.
+#: Answers about single topics that are remembered for one connection, and characters of a topic
+#: for that.
 _REMEMBERED_MAX = 1_000
+_REMEMBERED_CHARS_MAX = 200
 
 
 class Permissions:
@@ -101,9 +103,11 @@ class Identity:
         return self._remember(self._may_see, topic, "receive") if known is None else known
 
     def _remember(self, known: dict[str, bool], topic: str, role: str) -> bool:
-        if len(known) >= _REMEMBERED_MAX:
-            known.clear()
-        found = known[topic] = self._find(topic, role)
+        found = self._find(topic, role)
+        if len(topic) <= _REMEMBERED_CHARS_MAX:
+            if len(known) >= _REMEMBERED_MAX:
+                known.clear()
+            known[topic] = found
         return found
 
     def may_receive(self, pattern: str) -> bool:

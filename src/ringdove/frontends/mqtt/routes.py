@@ -96,6 +96,7 @@ class Routes:
         #: What stands in the tree, to find it again.
         self._placed: dict[tuple[Session, str], tuple[Session, Subscription]] = {}
         self._known: dict[str, Route] = {}
+        self._known_chars = 0
         #: Called with each filter that somebody subscribes to.
         self.on_added: Callable[[str], None] | None = None
 
@@ -117,7 +118,7 @@ class Routes:
         entry = (session, subscription)
         self._placed[session, subscription.pattern] = entry
         self._tree.add(parsed.pattern, entry)
-        self._known.clear()
+        self._forget()
         if self.on_added is not None:
             self.on_added(subscription.pattern)
 
@@ -127,16 +128,25 @@ class Routes:
         parsed = parse_filter(pattern)
         if entry is not None and parsed is not None:
             self._tree.remove(parsed.pattern, entry)
-            self._known.clear()
+            self._forget()
 
     def find(self, topic: str) -> Route:
         """The route of a topic."""
         route = self._known.get(topic)
         if route is None:
-            if len(self._known) >= limits.MQTT_ROUTES_MAX:
-                self._known.clear()
+            self._known_chars += len(topic)
+            if (
+                len(self._known) >= limits.MQTT_ROUTES_MAX
+                or self._known_chars > limits.MQTT_ROUTES_CHARS_MAX
+            ):
+                self._forget()
+                self._known_chars = len(topic)
             route = self._known[topic] = self._make(topic)
         return route
+
+    def _forget(self) -> None:
+        self._known.clear()
+        self._known_chars = 0
 
     def _make(self, topic: str) -> Route:
         queue, key = self._rules.place(topic)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ringdove import limits
 from ringdove.errors import PacketRefused, RingdoveError
@@ -13,16 +13,13 @@ from ringdove.frontends.mqtt.routes import Target
 from ringdove.frontends.mqtt.session import Subscription
 from ringdove.protocol.mqtt.packets import Filter, Reason
 from ringdove.protocol.mqtt.properties import forbidden
-from ringdove.protocol.mqtt.topics import parse_filter
+from ringdove.protocol.mqtt.topics import LEVELS_MAX, parse_filter
 
 if TYPE_CHECKING:
     from ringdove.frontends.mqtt.connection import Connection
     from ringdove.frontends.mqtt.gateway import Gateway
     from ringdove.frontends.mqtt.session import Session
     from ringdove.protocol.mqtt.packets import Subscribe, Unsubscribe
-
-#: Levels of a topic filter: a tree of filters is walked level by level.
-_LEVELS_MAX: Final = 128
 
 
 class Subscriber:
@@ -78,7 +75,7 @@ class Subscriber:
 
     def _judge(self, connection: Connection, session: Session, wanted: Filter) -> int:
         parsed = parse_filter(wanted.pattern)
-        if parsed is None or wanted.pattern.count("/") >= _LEVELS_MAX:
+        if parsed is None or wanted.pattern.count("/") >= LEVELS_MAX:
             return Reason.TOPIC_FILTER_INVALID
         if parsed.group and wanted.no_local:
             raise forbidden("A shared subscription cannot be without local messages.")
