@@ -440,3 +440,26 @@ def test_a_session_ended_by_its_client_takes_nothing_along_of_the_next_one(own_s
         assert not wire.expect(p.ConnAck).session_present
         server.call(server.server._mqtt.turns.settled())
         assert server.call(store.get("mqtt/session/device")) is not None
+
+
+def test_a_message_that_comes_while_nothing_more_is_found_is_sent_at_once(
+    server, client, fresh, monkeypatch
+):
+    store = server.server._mqtt._store
+    read, empty, go_on = store.read, Pending(), Pending()
+
+    async def read_slowly(*args):
+        found = await read(*args)
+        if not found and not empty.done:
+            empty.resolve(None)
+            await go_on
+        return found
+
+    wire, other = client(fresh, **LASTING), client()
+    wire.subscribe(fresh, qos=1)
+    monkeypatch.setattr(store, "read", read_slowly)
+    other.publish(fresh, b"one", 1)
+    wait_for(lambda: empty.done, "nothing more is found")
+    other.publish(fresh, b"two", 1)
+    server.loop.call_soon_threadsafe(go_on.resolve, None)
+    assert [wire.expect(p.Publish).payload for _ in range(2)] == [b"one", b"two"]

@@ -189,8 +189,6 @@ class Gateway:
         if not present:
             self.wills.hurry(client_id)  # Of the session that was ended for this one.
         await self.wills.begin(client_id, will)
-        if session.connection is connection and not connection.open:
-            self._leave(connection, goodbye=True, expiry_s=None)
         if session.connection is not connection or not connection.open:
             return  # It has gone meanwhile, or was taken over.
         machine = connection.machine

@@ -117,9 +117,9 @@ class Session:
     """See the module. Of a session that is not lasting, only a part is used."""
 
     __slots__ = (
-        "_last_id", "alone", "attached", "backlog", "backlog_bytes", "client_id", "connection",
-        "cursor", "expiry_s", "flight", "gone_ms", "owner", "pump", "storing", "stripe",
-        "subscriptions", "uid", "under_way", "user", "version",
+        "_last_id", "again", "alone", "attached", "backlog", "backlog_bytes", "client_id",
+        "connection", "cursor", "expiry_s", "flight", "gone_ms", "owner", "pump", "storing",
+        "stripe", "subscriptions", "uid", "under_way", "user", "version",
     )  # fmt: skip
 
     def __init__(self, client_id: str, uid: str, expiry_s: int = 0) -> None:
@@ -140,6 +140,8 @@ class Session:
         #: Where to read on in the stripe, and who does.
         self.cursor = 0
         self.pump: Driven | None = None
+        #: Whether something may have come since the pump has begun to read.
+        self.again = False
         #: Identifier and offset of messages of the stripe that were sent over this connection.
         self.under_way: dict[int, int] = {}
         #: Identifiers of messages of QoS 2 that this process is storing, and what will tell
