@@ -257,15 +257,16 @@ MQTT_SESSION_BYTES_MAX = 64 * 1024 * 1024
 MQTT_BACKLOG_MAX = 10_000
 MQTT_BACKLOG_BYTES_MAX = 8 * 1024 * 1024
 
-#: Retained messages and their bytes: all of them are in memory.
+#: Retained messages and their bytes, topics and properties included: all of them are in memory.
 MQTT_RETAINED_MAX = 100_000
 MQTT_RETAINED_BYTES_MAX = 256 * 1024 * 1024
 
 #: Queues that devices may bring into being by publishing to topics that no rule names.
 MQTT_QUEUES_MAX = 10_000
 
-#: Routes of topics that are remembered until subscriptions change.
+#: Routes of topics that are remembered until subscriptions change, and characters of the topics.
 MQTT_ROUTES_MAX = 100_000
+MQTT_ROUTES_CHARS_MAX = 16 * 1024 * 1024
 
 #: Bytes of a client identifier.
 MQTT_CLIENT_ID_BYTES_MAX = 256

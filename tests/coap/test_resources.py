@@ -283,6 +283,32 @@ class TestBlocks:
         answer = device.ask(Code.GET, f"/q/{queue.name}", b"", second, token=b"u")
         assert answer.payload == self.BODY[1024:2048]
 
+    def test_a_large_message_is_done_when_all_of_it_was_fetched_and_then_comes_the_next(
+        self, queue, device
+    ):
+        queue.send_many([b"A" * 2_500, b"B" * 2_500])
+        device.ask(Code.GET, f"/q/{queue.name}", b"", OBSERVE)
+        for letter, left in ((b"A", 2), (b"B", 1)):
+            told = device.read()
+            device.acknowledge(told)
+            body = told.payload
+            for number in (1, 2):
+                assert not device.heard()
+                assert sum(queue.stats().subscriptions["default"]) == left
+                block = (Option.BLOCK2, Block(number, False, 6).encode())
+                body += device.ask(Code.GET, f"/q/{queue.name}", b"", block, token=b"u").payload
+            assert body == letter * 2_500
+        wait_for(lambda: sum(queue.stats().subscriptions["default"]) == 0, "all are done")
+
+    def test_a_large_message_that_is_not_fetched_comes_again(self, queue, device):
+        queue.send(b"A" * 2_500)
+        device.ask(Code.GET, f"/q/{queue.name}?lease_ms=100", b"", OBSERVE)
+        for _ in range(2):
+            told = device.read()
+            assert told.payload == b"A" * 1_024
+            device.acknowledge(told)
+        assert sum(queue.stats().subscriptions["default"]) == 1
+
     def test_a_block_of_nothing_is_refused(self, queue, device):
         later = (Option.BLOCK2, Block(3, False, 6).encode())
         assert device.ask(Code.GET, f"/q/{queue.name}", b"", later).code == Code.INCOMPLETE

@@ -18,6 +18,9 @@ from ringdove.protocol.mqtt.packets import V5, Reason
 from ringdove.protocol.mqtt.rules import Rules
 from server.running import wait_for
 
+EXPIRY = {"session_expiry_interval": 3600}
+LASTING = {"clean": False, "properties": EXPIRY}
+
 
 def answer(server, version=V5, **fields):
     with Wire(server.server.mqtt_port, version) as wire:
@@ -72,6 +75,78 @@ def test_permissions_name_the_topics_of_each_device(own_server, version):
         else:
             wire.send(p.Publish("meters/m2/reading", b"1", 1, 99))
             assert wire.closed() is None
+
+
+def test_a_session_is_not_given_to_another_user(own_server, version):
+    server = own_server(mqtt_permissions=("send #", "receive devices/%u/#"))
+    with Wire(server.server.mqtt_port, version) as wire:
+        wire.connect("device", username="ann", **LASTING)
+        wire.subscribe("devices/ann/#", qos=1)
+    with Wire(server.server.mqtt_port, version) as other:
+        other.connect("other")
+        other.publish("devices/ann/secret", b"1234", 1)
+        with Wire(server.server.mqtt_port, version) as wire:
+            assert wire.connect("device", username="ann", **LASTING).session_present
+            assert wire.messages(1) == [("devices/ann/secret", b"1234", 1)]
+        other.publish("devices/ann/secret", b"5678", 1)
+        with Wire(server.server.mqtt_port, version) as wire:
+            assert not wire.connect("device", username="eve", **LASTING).session_present
+            other.publish("devices/ann/secret", b"9999", 1)
+            assert wire.nothing_more()
+
+
+def test_a_session_of_nobody_goes_to_who_may_have_all_of_it(own_server):
+    server = own_server(token="secret", mqtt_permissions=("receive devices/%u/#",))
+    accounts = server.server._broker.accounts
+    for name in ("ann", "eve"):
+        server.call(accounts.create(name, password="correct horse"))
+    for name, present in (("ann", True), ("eve", False)):
+        with Wire(server.server.mqtt_port) as wire:
+            wire.connect("device", clean=True, password=b"secret", properties=EXPIRY)
+            wire.subscribe("devices/ann/#", qos=1)
+        with Wire(server.server.mqtt_port) as wire:
+            answer = wire.connect("device", username=name, password=b"correct horse", **LASTING)
+            assert answer.session_present is present
+
+
+def test_a_filter_that_is_not_allowed_any_more_ends_when_its_client_comes_back(own_server):
+    server = own_server(token="secret")
+    accounts = server.server._broker.accounts
+    server.call(accounts.create("ann", password="correct horse"))
+    server.call(accounts.grant("ann", "commands", ["receive"]))
+    server.call(accounts.grant("ann", "news", ["receive"]))
+    fields = {"username": "ann", "password": b"correct horse", **LASTING}
+    with Wire(server.server.mqtt_port) as wire:
+        wire.connect("device", **fields)
+        assert wire.subscribe("commands", "news", qos=1) == [1, 1]
+    server.call(accounts.ungrant("ann", "commands"))
+    with Wire(server.server.mqtt_port) as wire, Wire(server.server.mqtt_port) as operator:
+        assert wire.connect("device", **fields).session_present
+        operator.connect(password=b"secret")
+        operator.publish("commands", b"secret", 1)
+        operator.publish("news", b"for you", 1)
+        assert wire.messages(1) == [("news", b"for you", 1)]
+        assert wire.nothing_more()
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("lasting", [False, True])
+def test_a_wildcard_gives_only_what_is_allowed(own_server, qos, lasting):
+    server = own_server(token="secret", mqtt_rules=("meters/+/reading -> readings",))
+    accounts = server.server._broker.accounts
+    server.call(accounts.create("ann", password="correct horse"))
+    server.call(accounts.grant("ann", "meters.*", ["receive"]))
+    fields = {"username": "ann", "password": b"correct horse", **(LASTING if lasting else {})}
+    with Wire(server.server.mqtt_port) as wire, Wire(server.server.mqtt_port) as operator:
+        operator.connect(password=b"secret")
+        operator.publish("meters/1/reading", b"kept", 1, retain=True)
+        wire.connect("device", **fields)
+        assert wire.subscribe("meters/7/reading", qos=qos) == [Reason.NOT_AUTHORIZED]
+        assert wire.subscribe("meters/#", qos=qos) == [qos]
+        for topic in ("meters/7/reading", "meters", "meters/7/state"):
+            operator.publish(topic, b"12.5", 1)
+        assert wire.messages(1) == [("meters/7/state", b"12.5", qos)]
+        assert wire.nothing_more()
 
 
 def test_a_name_cannot_widen_its_permission():

@@ -2,7 +2,11 @@
 
 import pytest
 
+import ringdove
 from mqtt.wire import Wire
+from ringdove.errors import StoreUnavailable
+from ringdove.frontends.mqtt.session import STRIPE_SETTINGS
+from ringdove.pending import Pending
 from ringdove.protocol.mqtt import packets as p
 from ringdove.protocol.mqtt.codec import encode
 from ringdove.protocol.mqtt.packets import V5, Reason
@@ -313,3 +317,149 @@ def test_many_subscribers_get_each_message(client, fresh):
     client().publish(fresh, b"to all", 2)
     for number, wire in enumerate(wires):
         assert wire.messages(1) == [(fresh, b"to all", number % 3)]
+
+
+def test_a_repetition_shares_the_fate_of_its_first_attempt(own_server, version, monkeypatch):
+    server = own_server()
+    gateway, broker = server.server._mqtt, server.server._broker
+    send, first = broker.send, Pending()
+
+    async def fail_once(queue, outgoing):
+        if not first.done:
+            await first
+        return await send(queue, outgoing)
+
+    monkeypatch.setattr(broker, "send", fail_once)
+    packet = p.Publish("t", b"precious", 2, 5, dup=True)
+    with Wire(server.server.mqtt_port, version) as wire:
+        wire.connect("device", **LASTING)
+        wire.send(packet)
+        wait_for(lambda: gateway.statistics.messages_in == 1, "the first attempt")
+    with Wire(server.server.mqtt_port, version) as wire:
+        assert wire.connect("device", **LASTING).session_present
+        wire.send(packet)
+        wait_for(lambda: gateway.statistics.messages_in == 2, "the second")
+        server.loop.call_soon_threadsafe(first.fail, StoreUnavailable("The node is gone."))
+        if version == V5:
+            assert wire.expect(p.PubRec).reason >= 0x80
+        else:
+            assert wire.closed() is None
+    with Wire(server.server.mqtt_port, version) as wire:
+        wire.connect("device", **LASTING)
+        wire.send(packet)
+        assert wire.expect(p.PubRec).reason == 0
+    assert server.call(broker.queue_stats("t")).waiting() == 1
+
+
+def test_a_message_that_is_stored_and_was_refused_does_not_stand_for_the_next(
+    own_server, version, monkeypatch
+):
+    server = own_server()
+    broker = server.server._broker
+    send = broker.send
+
+    async def store_and_fail(queue, outgoing):
+        await broker.create_queue(queue, {})
+        await send(queue, outgoing)
+        monkeypatch.setattr(broker, "send", send)
+        raise StoreUnavailable("Nobody knows what became of it.")
+
+    monkeypatch.setattr(broker, "send", store_and_fail)
+    with Wire(server.server.mqtt_port, version) as wire:
+        wire.connect("device", **LASTING)
+        wire.send(p.Publish("t", b"first", 2, 9))
+        if version == V5:
+            assert wire.expect(p.PubRec).reason >= 0x80
+            wire.send(p.Publish("t", b"second", 2, 9))
+            assert wire.expect(p.PubRec).reason == 0
+        else:
+            assert wire.closed() is None
+    with Wire(server.server.mqtt_port, version) as wire:
+        wire.connect("device", **LASTING)
+        if version != V5:
+            wire.publish("other", b"its identifier is released meanwhile", 2)
+            wire.send(p.Publish("t", b"first", 2, 9, dup=True))
+            wire.expect(p.PubRec)
+    with ringdove.connect(server.url) as rd:
+        bodies = [message.body for message in rd.queue("t").receive(max=10)]
+    assert bodies == [b"first", b"second"][: 2 if version == V5 else 1]
+
+
+def test_a_session_that_does_not_last_ends_when_it_is_taken_over(client, fresh):
+    client(fresh, clean=True).subscribe(fresh, qos=1)
+    after = client(clean=True)
+    with client(fresh, **LASTING) as taken:
+        taken.subscribe(f"{fresh}/other", qos=1)
+    with client(fresh, **LASTING) as wire:
+        after.publish(fresh, b"nobody wants it", 1)
+        after.publish(f"{fresh}/other", b"kept", 1)
+        assert wire.messages(1) == [(f"{fresh}/other", b"kept", 1)]
+        assert wire.nothing_more()
+
+
+def test_subscribing_and_unsubscribing_at_once_is_done_in_order(server, client, fresh, monkeypatch):
+    store, made = server.server._mqtt._store, []
+    create = store.create
+    monkeypatch.setattr(store, "create", lambda *args: made.append(args) or create(*args))
+    wire, other = client(fresh, **LASTING), client()
+    topics = [f"{fresh}/{number}" for number in range(3)]
+    wire.send(
+        *(p.Subscribe(number, [p.Filter(one, 1)]) for number, one in enumerate(topics, 1)),
+        p.Unsubscribe(4, topics[:1]),
+        p.Subscribe(5, [p.Filter(topics[0], 1)]),
+        p.Unsubscribe(6, topics[1:2]),
+    )
+    for number in (1, 2, 3, 5):
+        assert wire.expect(p.SubAck).packet_id == number
+    assert [wire.expect(p.UnsubAck).packet_id for _ in range(2)] == [4, 6]
+    for one in topics:
+        other.publish(one, b"", 1)
+    assert [one for one, _, _ in wire.messages(2)] == [topics[0], topics[2]]
+    assert wire.nothing_more()
+    assert len([args for args in made if args[1] == STRIPE_SETTINGS]) == 1
+
+
+def test_a_session_ended_by_its_client_takes_nothing_along_of_the_next_one(own_server, monkeypatch):
+    server = own_server()
+    store = server.server._mqtt._store
+    remove, held = store.remove, Pending()
+
+    async def remove_later(key):
+        if key.startswith("mqtt/flight/"):
+            await held
+        return await remove(key)
+
+    monkeypatch.setattr(store, "remove", remove_later)
+    with Wire(server.server.mqtt_port) as wire:
+        wire.connect("device", **LASTING)
+        wire.send(p.Disconnect(properties={"session_expiry_interval": 0}))
+        wire.closed()
+    with Wire(server.server.mqtt_port) as wire:
+        wire.send(p.Connect("device", V5, False, properties=LASTING["properties"]))
+        server.loop.call_soon_threadsafe(held.resolve, None)
+        assert not wire.expect(p.ConnAck).session_present
+        server.call(server.server._mqtt.turns.settled())
+        assert server.call(store.get("mqtt/session/device")) is not None
+
+
+def test_a_message_that_comes_while_nothing_more_is_found_is_sent_at_once(
+    server, client, fresh, monkeypatch
+):
+    store = server.server._mqtt._store
+    read, empty, go_on = store.read, Pending(), Pending()
+
+    async def read_slowly(*args):
+        found = await read(*args)
+        if not found and not empty.done:
+            empty.resolve(None)
+            await go_on
+        return found
+
+    wire, other = client(fresh, **LASTING), client()
+    wire.subscribe(fresh, qos=1)
+    monkeypatch.setattr(store, "read", read_slowly)
+    other.publish(fresh, b"one", 1)
+    wait_for(lambda: empty.done, "nothing more is found")
+    other.publish(fresh, b"two", 1)
+    server.loop.call_soon_threadsafe(go_on.resolve, None)
+    assert [wire.expect(p.Publish).payload for _ in range(2)] == [b"one", b"two"]

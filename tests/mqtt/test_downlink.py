@@ -84,3 +84,73 @@ def test_a_device_may_have_a_queue_of_its_own(server, rd):
         assert wire.messages(1) == [("sites/north/orders", b"two", 1)]
         wait_for(lambda: "orders.south" in {queue.name for queue in rd.queues()}, "its queue")
     wait_for(lambda: queue.stats().waiting() == 0, "all are done")
+
+
+def test_a_queue_of_its_own_is_served_after_a_restart(server):
+    with Wire(server.server.mqtt_port) as wire:
+        wire.connect("device", **LASTING)
+        wire.subscribe("sites/north/orders", qos=1)
+    server.stop()
+    server.start()
+    with ringdove.connect(server.url) as rd, Wire(server.server.mqtt_port) as wire:
+        rd.create_queue("orders.north").send(b"after the restart")
+        assert wire.connect("device", **LASTING).session_present
+        assert wire.messages(1) == [("sites/north/orders", b"after the restart", 1)]
+
+
+@pytest.fixture
+def attempts(server, monkeypatch):
+    """How often messages went back to their queues because nobody wanted them."""
+    broker, found = server.server._broker, []
+    unlease = broker.unlease
+
+    def count(receipts):
+        found.append(len(receipts))
+        return unlease(receipts)
+
+    monkeypatch.setattr(broker, "unlease", count)
+    return found
+
+
+def test_waiting_for_a_subscriber_does_not_make_dead_letters(server, rd, attempts):
+    wait_for(lambda: "commands" in {queue.name for queue in rd.queues()}, "the rule's queue")
+    rd.create_queue("dead")
+    queue = rd.queue("commands")
+    queue.configure(receives_max=1, dead_letter="dead", backoff_ms=1, backoff_ms_max=1)
+    queue.send(b"open", key="7")
+    wait_for(lambda: len(attempts) >= 3, "three attempts")
+    with Wire(server.server.mqtt_port) as wire:
+        wire.connect("device-7", **LASTING)
+        wire.subscribe("devices/7/commands")
+        assert wire.messages(1) == [("devices/7/commands", b"open", 1)]
+    assert rd.queue("dead").stats().messages == 0
+
+
+def test_a_message_that_nobody_wants_does_not_keep_up_those_behind_it(server, rd, monkeypatch):
+    monkeypatch.setattr("ringdove.frontends.mqtt.downlink._BATCH", 1)
+    wait_for(lambda: "commands" in {queue.name for queue in rd.queues()}, "the rule's queue")
+    queue = rd.queue("commands")
+    with Wire(server.server.mqtt_port) as wire:
+        wire.connect("device-7", **LASTING)
+        wire.subscribe("devices/7/commands")
+        for _ in range(5):
+            queue.send(b"nobody's", key="8")
+        queue.send(b"open", key="7")
+        assert wire.messages(1) == [("devices/7/commands", b"open", 1)]
+
+
+def test_who_is_away_and_subscribes_with_quality_0_finds_the_command_when_it_is_back(
+    server, rd, attempts
+):
+    wait_for(lambda: "commands" in {queue.name for queue in rd.queues()}, "the rule's queue")
+    queue = rd.queue("commands")
+    queue.configure(backoff_ms=1, backoff_ms_max=1)
+    with Wire(server.server.mqtt_port) as wire:
+        wire.connect("device-7", **LASTING)
+        wire.subscribe("devices/7/commands", qos=0)
+        wire.disconnect()
+    queue.send(b"open", key="7")
+    wait_for(lambda: attempts, "an attempt")
+    with Wire(server.server.mqtt_port) as wire:
+        assert wire.connect("device-7", **LASTING).session_present
+        assert wire.messages(1) == [("devices/7/commands", b"open", 0)]

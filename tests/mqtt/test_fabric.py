@@ -81,6 +81,17 @@ def test_a_lasting_session_goes_on_at_the_other_server(servers, ports, version):
     assert stats.waiting() == 1
 
 
+def test_subscribes_that_overlap_do_not_disturb_one_another(servers, ports):
+    with Wire(ports[0]) as device, Wire(ports[0]) as other:
+        device.connect("overlapping", **LASTING)
+        device.send(*(p.Subscribe(n, [p.Filter(f"overlap/{n}", 1)]) for n in (1, 2, 3)))
+        assert [device.expect(p.SubAck).packet_id for _ in range(3)] == [1, 2, 3]
+        other.connect()
+        for n in (1, 2, 3):
+            other.publish(f"overlap/{n}", b"", 1)
+        assert [topic for topic, _, _ in device.messages(3)] == [f"overlap/{n}" for n in (1, 2, 3)]
+
+
 def test_what_is_retained_at_one_server_is_retained_at_the_other(servers, ports):
     with Wire(ports[0]) as publisher, Wire(ports[1]) as subscriber:
         publisher.connect()

@@ -9,6 +9,8 @@ from ringdove.protocol.mqtt.packets import V5, Reason
 from ringdove.protocol.mqtt.session import TOPIC_ALIAS_MAX
 from server.running import wait_for
 
+LASTING = {"clean": False, "properties": {"session_expiry_interval": 3600}}
+
 
 @pytest.fixture
 def version():
@@ -128,6 +130,15 @@ def test_no_local_keeps_away_ones_own_messages(client, fresh):
     assert one.nothing_more()
     one.send(p.Subscribe(99, [p.Filter(f"$share/g/{fresh}", 1, no_local=True)]))
     assert one.closed().reason == Reason.PROTOCOL_ERROR
+
+
+def test_no_local_holds_for_a_session_that_lasts(client, fresh):
+    one, other = client(fresh, **LASTING), client()
+    one.subscribe(p.Filter(fresh, 1, no_local=True))
+    one.publish(fresh, b"not to me", 1)
+    other.publish(fresh, b"from another", 1)
+    assert one.messages(1) == [(fresh, b"from another", 1)]
+    assert one.nothing_more()
 
 
 def test_retain_as_published(client, fresh):
@@ -251,6 +262,22 @@ def test_a_client_may_say_goodbye_and_have_its_will_published(client, fresh):
     watcher.subscribe(fresh)
     client(fresh, will=p.Will(fresh, b"bye")).disconnect(reason=Reason.DISCONNECT_WITH_WILL)
     assert watcher.messages(1) == [(fresh, b"bye", 0)]
+
+
+def test_a_goodbye_with_an_error_has_the_will_published(client, fresh):
+    watcher = client()
+    watcher.subscribe(fresh)
+    client(fresh, will=p.Will(fresh, b"bye")).disconnect(reason=Reason.UNSPECIFIED_ERROR)
+    assert watcher.messages(1) == [(fresh, b"bye", 0)]
+
+
+def test_a_will_comes_when_its_session_is_taken_over_and_begun_anew(client, fresh):
+    watcher = client()
+    watcher.subscribe(fresh)
+    will = p.Will(fresh, b"gone", properties={"will_delay_interval": 3600})
+    client(fresh, will=will, **LASTING)
+    client(fresh, clean=True)
+    assert watcher.messages(1) == [(fresh, b"gone", 0)]
 
 
 def test_an_unknown_way_to_authenticate_is_refused(server):

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from ringdove.protocol.coap.blocks import (
+    PATIENCE_S,
     Block,
     BlockRefused,
     Content,
@@ -126,6 +127,17 @@ class TestUploads:
             uploads.take("c", Block(0, True, 0), bytes(16), 1)
         assert refused.value.answer == Code.UNAVAILABLE
         assert uploads.take("c", Block(0, True, 0), bytes(16), 1_000) is None
+
+    def test_bytes_that_nobody_goes_on_with_make_room(self):
+        uploads = Uploads(10, 2_500, 10_000)
+        for key in "ab":
+            uploads.take(key, Block(0, True, 6), bytes(1024), 0.0)
+        uploads.take("b", Block(0, True, 6), bytes(1024), PATIENCE_S)
+        with pytest.raises(BlockRefused):
+            uploads.take("c", Block(0, True, 6), bytes(1024), PATIENCE_S)
+        assert uploads.take("c", Block(0, True, 6), bytes(1024), PATIENCE_S + 1) is None
+        assert (len(uploads), uploads.nbytes) == (2, 2048)
+        assert uploads.take("b", Block(1, False, 6), b"", PATIENCE_S + 1) == bytes(1024)
 
     def test_a_short_block_before_the_last_is_refused(self):
         with pytest.raises(BlockRefused) as refused:

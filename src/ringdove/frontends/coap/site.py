@@ -2,8 +2,8 @@
 
 POST, PUT /q/QUEUE    store the payload; answered when it is stored
 GET       /q/QUEUE    lease a message; DELETE with its receipt says that it is done
-GET       /q/QUEUE + Observe    be told each message; the acknowledgement of a
-notification says that it is done
+GET       /q/QUEUE + Observe    be told each message; it is done when the notification is
+acknowledged, or when the last block of a large one was fetched
 GET       /q/QUEUE/last    look at the newest message, or observe it: retained configuration
 GET       /q, /.well-known/core    what there is
 """
@@ -28,6 +28,7 @@ from ringdove.frontends.coap.watching import newest, watch_newest
 from ringdove.frontends.exchange import HttpRequest
 from ringdove.frontends.rest.leases import read_receipts
 from ringdove.frontends.rest.reading import read_pairs
+from ringdove.pending import Pending
 from ringdove.protocol.coap.blocks import (
     BLOCK_BYTES_MAX,
     EXPONENT_MAX,
@@ -231,13 +232,25 @@ class Site:
                 raise Refused(Code.FORBIDDEN, str(error)) from None
             raise NotAuthorized("Give the server's token, or KEY:SECRET, as ?token=.") from None
 
-    def _fit(self, request: Request, response: Response) -> Response:
-        """The response, or its first block when it does not fit in a datagram."""
+    def _fit(
+        self,
+        request: Request,
+        response: Response,
+        when_over: Callable[[bool], None] | None = None,
+    ) -> Response:
+        """The response, or its first block when it does not fit in a datagram.
+
+        `when_over` is told whether all of it was asked for, when that is known.
+        """
         block = find_block(request.packet, Option.BLOCK2) or Block(0, False, EXPONENT_MAX)  # noqa: FBT003
         if len(response.payload) <= min(block.size, BLOCK_BYTES_MAX):
+            if when_over is not None:
+                when_over(True)  # noqa: FBT003  whether it was fetched
             return response
         content = Content(
-            tuple(o for o in response.options if o[0] != Option.OBSERVE), response.payload
+            tuple(o for o in response.options if o[0] != Option.OBSERVE),
+            response.payload,
+            when_over,
         )
         self._downloads.keep(body_key(request.peer, request.packet), content)
         options, payload = cut(content, block)
@@ -298,9 +311,10 @@ class Site:
         )
 
     def _messages(self, call: _Call) -> Observation:
-        """Tell each message.
+        """Tell each message, the next when all of the last was fetched or its lease is over.
 
-        It is done when the notification is acknowledged, unless the client wants to delete it.
+        It is done when the device has it, unless the client wants to delete it. One of which not
+        all was fetched comes again.
         """
         query: _ReceiveQuery = call.query
         lease_ms = None if query.lease_ms is UNSET else query.lease_ms
@@ -308,19 +322,24 @@ class Site:
         async def observe(tell: Tell) -> None:
             arrived = True
             while arrived:
+                fetched: Pending[bool] = Pending()
                 received = await self._broker.receive(
                     call.queue, query.subscription, 1, limits.COAP_SILENCE_S_MAX, lease_ms
                 )
                 held = list(received)
                 try:
                     told = self._told(call, received[0]) if received else _nothing(call)
-                    arrived = await tell(self._fit(call.request, told))
+                    arrived = await tell(self._fit(call.request, told, fetched.resolve))
+                    if arrived and not fetched.done:
+                        info = await self._broker.get_queue(call.queue)
+                        await fetched.until((lease_ms or info.settings.lease_ms) / 1000)
                     if arrived:
                         held.clear()
                 finally:
                     if held:
                         self._give_back(held)
-                if arrived and received and query.ack != "delete":
+                whole = arrived and fetched.done and fetched.result()
+                if whole and received and query.ack != "delete":
                     await self._broker.acknowledge([received[0].receipt])
 
         return observe

@@ -10,7 +10,8 @@ What others than operators may do is said by permissions, such as
     receive devices/%c/#     subscribe to these topics, or to filters within them
 
 where %u is the user's name and %c the client identifier; or, where there are none, by the roles of
-the account on the queues of the topics.
+the account on the queues of the topics. A filter with wildcards may match topics of many queues, so
+each message is judged again by its topic before it is given to somebody.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
     from ringdove.protocol.mqtt.packets import Connect
     from ringdove.protocol.mqtt.rules import Rules
 
-#: Answers about single topics that are remembered for one connection.
+#: Answers about single topics that are remembered for one connection, and characters of a topic
+#: for that.
 _REMEMBERED_MAX = 1_000
+_REMEMBERED_CHARS_MAX = 200
 
 
 class Permissions:
@@ -67,7 +70,9 @@ def _level(name: str) -> str:
 class Identity:
     """Somebody who may not do everything."""
 
-    __slots__ = ("_account", "_key", "_may", "_permissions", "_rules", "client_id", "name")
+    __slots__ = (
+        "_account", "_key", "_may", "_may_see", "_permissions", "_rules", "client_id", "name",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -85,15 +90,25 @@ class Identity:
         self._account = account
         self._key = key or AccessKey("", "", 0, ALL)
         self._may: dict[str, bool] = {}
+        self._may_see: dict[str, bool] = {}
 
     def may_send(self, topic: str) -> bool:
         """Whether he may publish to a topic."""
         known = self._may.get(topic)
-        if known is None:
-            if len(self._may) >= _REMEMBERED_MAX:
-                self._may.clear()
-            known = self._may[topic] = self._find(topic, "send")
-        return known
+        return self._remember(self._may, topic, "send") if known is None else known
+
+    def may_see(self, topic: str) -> bool:
+        """Whether he may have a message of a topic."""
+        known = self._may_see.get(topic)
+        return self._remember(self._may_see, topic, "receive") if known is None else known
+
+    def _remember(self, known: dict[str, bool], topic: str, role: str) -> bool:
+        found = self._find(topic, role)
+        if len(topic) <= _REMEMBERED_CHARS_MAX:
+            if len(known) >= _REMEMBERED_MAX:
+                known.clear()
+            known[topic] = found
+        return found
 
     def may_receive(self, pattern: str) -> bool:
         """Whether he may subscribe to a filter."""

@@ -162,7 +162,9 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self.machine.ended
 
     def send(self, message: Message, packet_id: int, now_ms: int, *, dup: bool = False) -> bool:
-        """Send a message; False when the client does not take one of that size."""
+        """Send a message; False when the client may not have it, or takes none of that size."""
+        if self.identity is not None and not self.identity.may_see(message.topic):
+            return False
         sent = self.machine.deliver(message.packet(packet_id, now_ms, dup=dup))
         self._gateway.deliveries.dirty.add(self)
         self._gateway.statistics.messages_out += sent

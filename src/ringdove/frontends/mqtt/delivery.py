@@ -124,8 +124,12 @@ class Deliveries:
         if session.backlog:
             self._advance_backlog(session, connection)
             self.dirty.add(connection)
-        if session.stripe is not None and (session.pump is None or session.pump.over):
+        if session.stripe is None:
+            return
+        if session.pump is None or session.pump.over:
             session.pump = self._runner.spawn(self._pump(session), _pumped)
+        else:
+            session.again = True
 
     def pause(self, session: Session) -> None:
         """Read no more from the session's stripe."""
@@ -137,8 +141,9 @@ class Deliveries:
         """Send what there is; on a fabric, wait for what others append, while there is room."""
         try:
             while session.stripe is not None:
+                session.again = False
                 watch = self._store.watch(session.stripe) if self._shared else None
-                if await self._pump_once(session):
+                if await self._pump_once(session) or session.again:
                     continue
                 connection = session.connection
                 if watch is None or connection is None or connection.room <= 0:

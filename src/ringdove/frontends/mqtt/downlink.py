@@ -1,9 +1,9 @@
 """From queues to devices: messages of a queue are published to the topics that a rule says.
 
 A message is acknowledged in its queue when it is stored for everybody who subscribes, or retained.
-While nobody subscribes to its topic it stays in the queue and is tried again after the queue's
-back-off, so a device that comes later catches up. Rules with a queue for each topic begin when
-somebody subscribes to the topic, and end when nobody does any more.
+While it would reach nobody it stays in the queue and is tried again after the queue's back-off, so
+a device that comes later catches up; that does not count as received. Rules with a queue for each
+topic begin when somebody subscribes to the topic, and end when nobody does any more.
 """
 
 from __future__ import annotations
@@ -37,6 +37,13 @@ _WAIT_S = 10.0
 #: Seconds after which one that failed begins again.
 _AGAIN_S = 1.0
 
+#: Messages that nobody wants, and that are kept leased until they are tried again: so those behind
+#: them have their turn. Beyond, they are released, which counts as received.
+_KEPT_MAX = 10_000
+
+#: Milliseconds at least between two attempts, whatever the back-off.
+_PAUSE_MS_MIN = 10
+
 
 class Downlinks:
     """See the module."""
@@ -51,6 +58,9 @@ class Downlinks:
         #: Rules with a queue for each topic.
         self._templates: list[Downlink] = []
         self._running: dict[Downlink, Driven | None] = {}
+        #: What waits for its next attempt, and how many messages that are.
+        self._waiting: dict[asyncio.TimerHandle, list[Receipt]] = {}
+        self._kept = 0
         self._closed = False
 
     def open(self, rules: list[Downlink]) -> None:
@@ -60,14 +70,20 @@ class Downlinks:
                 self._templates.append(rule)
             else:
                 self._begin(rule)
+        for pattern in self._routes.patterns:
+            self.subscribed(pattern)
+        self._routes.on_added = self.subscribed
 
     def close(self) -> None:
-        """Take no more; what was taken goes back to its queue when its lease is over."""
+        """Take no more; what was just taken goes back to its queue when its lease is over."""
         self._closed = True
         for driven in self._running.values():
             if driven is not None:
                 driven.cancel()
         self._running.clear()
+        for timer in list(self._waiting):
+            timer.cancel()
+            self._give_back(timer)
 
     def subscribed(self, pattern: str) -> None:
         """Somebody subscribes: the topic may have a queue."""
@@ -91,6 +107,7 @@ class Downlinks:
             asyncio.get_running_loop().call_later(_AGAIN_S, self._begin, rule)
 
     async def _serve(self, rule: Downlink) -> None:
+        fruitless, until_s = 0, 0.0
         made = any(template.of_topic(rule.topic) == rule for template in self._templates)
         while not made or self._routes.find(rule.topic).wanted:
             try:
@@ -100,12 +117,20 @@ class Downlinks:
             except QueueNotFound:
                 await self._broker.create_queue(rule.queue, {})
                 continue
-            await self._publish(rule, received)
+            published, later = await self._publish(rule, received)
+            if published:
+                fruitless = 0
+            if later:
+                now_s = self._runner.loop.time()
+                fruitless += now_s >= until_s
+                pause_s = await self._keep(rule, later, fruitless)
+                until_s = max(until_s, now_s + pause_s)
 
-    async def _publish(self, rule: Downlink, received: list[Received]) -> None:
-        """Publish what was received, then settle it: done, or later again."""
+    async def _publish(self, rule: Downlink, received: list[Received]) -> tuple[int, list[Receipt]]:
+        """Publish what was received, and settle it; how many that were, and those for later."""
         done: list[Receipt] = []
         later: list[Receipt] = []
+        unnamed: list[Receipt] = []
         stored: list[Pending[RingdoveError | None]] = []
         for run in received:
             offset = run.receipt.lo
@@ -113,31 +138,56 @@ class Downlinks:
                 for body, key, attributes in _messages(block):
                     receipt = run.receipt._replace(lo=offset, hi=offset + 1)
                     offset += 1
-                    pending = self._publish_one(rule, body, key, attributes)
-                    if pending is None:
-                        later.append(receipt)
-                    else:
+                    topic = rule.topic_for(key)
+                    if topic is None:
+                        _log.warning("Queue %r: no topic for key %r.", rule.queue, key)
+                        unnamed.append(receipt)
+                    elif rule.retain or self._routes.find(topic).reaches:
                         done.append(receipt)
-                        stored.append(pending)
+                        stored.append(self._publish_one(rule, topic, body, attributes))
+                    else:
+                        later.append(receipt)
         failed = [receipt for receipt, one in zip(done, stored, strict=True) if await one]
         if done:
             await self._broker.acknowledge([one for one in done if one not in failed])
-        if later or failed:
-            await self._broker.release(later + failed, None)
+        if unnamed or failed:
+            await self._broker.release(unnamed + failed, None)
+        return len(done), later
+
+    async def _keep(self, rule: Downlink, receipts: list[Receipt], fruitless: int) -> float:
+        """Have messages tried again later, as if they had not been received; after how long."""
+        if self._kept + len(receipts) > _KEPT_MAX:
+            await self._broker.release(receipts, None)
+            return 0.0
+        settings = (await self._broker.get_queue(rule.queue)).settings
+        # The lease must not end meanwhile: that would count.
+        pause_ms = min(settings.backoff_after_ms(fruitless), settings.lease_ms // 2)
+        pause_s = max(pause_ms, _PAUSE_MS_MIN) / 1000
+        timer: asyncio.TimerHandle = self._runner.loop.call_later(
+            pause_s, lambda: self._give_back(timer)
+        )
+        self._waiting[timer] = receipts
+        self._kept += len(receipts)
+        return pause_s
+
+    def _give_back(self, timer: asyncio.TimerHandle) -> None:
+        receipts = self._waiting.pop(timer)
+        self._kept -= len(receipts)
+        self._runner.spawn(self._broker.unlease(receipts), _given_back)
 
     def _publish_one(
-        self, rule: Downlink, body: bytes, key: bytes, attributes: Attributes
-    ) -> Pending[RingdoveError | None] | None:
-        """Publish a message; None when nobody wants it now."""
-        topic = rule.topic_for(key)
-        if topic is None:
-            _log.warning("A message of queue %r has no topic: its key is %r.", rule.queue, key)
-        if topic is None or not (rule.retain or self._routes.find(topic).wanted):
-            return None
+        self, rule: Downlink, topic: str, body: bytes, attributes: Attributes
+    ) -> Pending[RingdoveError | None]:
+        """Publish a message; done when it is stored for those who want it."""
         message = Message(topic, body, 1, rule.retain, properties=_properties(attributes))
         stored = Pending[RingdoveError | None]()
         self._publisher.publish_message(message, stored.resolve, stored=False)
         return stored
+
+
+def _given_back(_: object, error: BaseException | None) -> None:
+    if error is not None:
+        _log.warning("Messages go back to their queue when their lease is over: %r", error)
 
 
 def _messages(block: Any) -> list[tuple[bytes, bytes, Attributes]]:

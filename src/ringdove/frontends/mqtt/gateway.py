@@ -95,7 +95,7 @@ class Gateway:
         )
         self.sessions = Sessions(store, self.routes, self.peers)
         self.wills = Wills(store, self.runner, self.publisher, self.peers)
-        self.peers.on_retained = lambda message: self.retained.keep(message, None)
+        self.peers.on_retained = self._retained_elsewhere
         self.peers.on_session = lambda client_id: self._note(self.sessions.refresh(client_id))
         self.peers.on_connected = self._connected_elsewhere
         self.subscriber = Subscriber(self)
@@ -185,9 +185,9 @@ class Gateway:
         if will is not None and identity is not None and not identity.may_send(will.topic):
             raise PacketRefused("The will's topic is not for you.", Reason.NOT_AUTHORIZED)
         expiry_s = wanted_expiry_s(packet, self.config.session_s_max or NEVER_S)
-        if packet.clean_start:
-            self.wills.hurry(client_id)
         session, present = await self.sessions.open(connection, packet, client_id, expiry_s)
+        if not present:
+            self.wills.hurry(client_id)  # Of the session that was ended for this one.
         await self.wills.begin(client_id, will)
         if session.connection is not connection or not connection.open:
             return  # It has gone meanwhile, or was taken over.
@@ -287,6 +287,10 @@ class Gateway:
             self.sessions.detach(session)
             self._note(self.sessions.leave(session, expiry_s))
 
+    def _retained_elsewhere(self, message: Message) -> None:
+        """Another server has a message retained, or none any more."""
+        self.retained.keep(message, len(message.topic) + len(message.payload))
+
     def _connected_elsewhere(self, client_id: str) -> None:
         """A client of this server has connected to another one, which has its session now."""
         session = self.sessions.get(client_id)
@@ -326,6 +330,7 @@ class Gateway:
             self.wills.hurry(session.client_id)
             self._note(self.sessions.expire(session))
         self.wills.sweep()
+        self.retained.sweep(self.deliveries.now_ms())
         if self.peers.shared and now_s - self._signed_s >= SIGN_S:
             self._signed_s = now_s
             self._note(self._sign())

@@ -20,6 +20,8 @@ from ringdove.errors import (
     StoreFull,
 )
 from ringdove.frontends.mqtt.message import Message, attributes_of, encode_message
+from ringdove.frontends.mqtt.retained import RETAINED_PREFIX
+from ringdove.frontends.mqtt.session import record_name
 from ringdove.protocol.mqtt.packets import V5, Publish, Reason
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ SYSTEM = "$SYS/"
 #: A message until its turn is over: who published it, None when the server did itself; his session,
 #: which the connection may have lost by the end of the turn; the packet;
 #: what subscribers get, and who they are, if there are any; the mark by which its turn knows
-#: whether its queue took it, 0 when it goes to none; and what the server wants to be called then.
+#: whether it was stored; and what the server wants to be called then.
 Post = tuple[
     "Connection | None",
     "Session | None",
@@ -86,25 +88,38 @@ class Publisher:
         session = connection.session
         assert session is not None
         turn = self._turn()
-        if connection.identity is not None and not connection.identity.may_send(packet.topic):
-            self._refuse(turn, connection, packet, NotAuthorized("This topic is not for you."))
-            return
-        message_id = None
-        if packet.qos == 2 and session.lasting:
-            if packet.packet_id in session.storing:
-                # It came before, over a connection that broke, and is answered with that one.
-                turn.posts.append((connection, session, packet, None, (), 0, None))
-                return
-            message_id = session.begin_storing(packet.packet_id)
-            turn.flights.add(session)
-        route = self._routes.find(packet.topic)
+        mark = turn.mark()
+        message: Message | None = None
+        targets: Iterable[Target] = ()
         try:
-            mark = self._put(turn, route, packet, message_id)
-            message, targets = self._address(turn, route, packet, message_id)
+            if connection.identity is not None and not connection.identity.may_send(packet.topic):
+                raise NotAuthorized("This topic is not for you.")
+            if packet.qos == 2 and session.lasting:
+                if not _came_before(turn, mark, session, packet.packet_id):
+                    message_id = session.begin_storing(packet.packet_id, turn, mark)
+                    turn.flights.add(session)
+                    message, targets = self._store(turn, mark, session, packet, message_id)
+            else:
+                message, targets = self._store(turn, mark, session, packet, None)
         except RingdoveError as error:
-            self._refuse(turn, connection, packet, error)
-            return
+            turn.refused[mark] = error
         turn.posts.append((connection, session, packet, message, targets, mark, None))
+
+    def _store(
+        self, turn: Turn, mark: int, session: Session, packet: Publish, message_id: bytes | None
+    ) -> tuple[Message | None, Iterable[Target]]:
+        route = self._routes.find(packet.topic)
+        if not packet.retain and not route.wanted and not self._peers.listening:
+            self._put(turn, mark, route, packet, message_id)
+            return None, ()
+        message = Message.of(packet, self._deliveries.now_ms())
+        # Before anything is stored: what is refused must not be.
+        record = self._retained.admit(message) if packet.retain else None
+        self._put(turn, mark, route, packet, message_id)
+        targets = self._address(turn, mark, route, message, message_id, session)
+        if record is not None:
+            self._retain(turn, mark, message, record)
+        return message, targets
 
     def publish_message(
         self,
@@ -118,13 +133,20 @@ class Publisher:
         packet = Publish(message.topic, message.payload, message.qos, 0, message.retain)
         packet.properties = message.properties
         route = self._routes.find(message.topic)
+        mark = turn.mark()
+        targets: Iterable[Target] = ()
         try:
-            mark = self._put(turn, route, packet, None) if stored else 0
-            _, targets = self._address(turn, route, packet, None, message)
+            own = not stored and message.topic.startswith(SYSTEM)
+            record = self._retained.admit(message) if message.retain and not own else None
+            if stored:
+                self._put(turn, mark, route, packet, None)
+            targets = self._address(turn, mark, route, message, None, None)
+            if record is not None:
+                self._retain(turn, mark, message, record)
+            elif message.retain:
+                self._retained.keep(message, 0)
         except RingdoveError as error:
-            if then is not None:
-                then(error)
-            return
+            turn.refused[mark] = error
         turn.posts.append((None, None, packet, message, targets, mark, then))
 
     def _turn(self) -> Turn:
@@ -133,62 +155,63 @@ class Publisher:
             turn.then.append(partial(self._stored, turn))
         return turn
 
-    def _put(self, turn: Turn, route: Route, packet: Publish, message_id: bytes | None) -> int:
+    def _put(
+        self, turn: Turn, mark: int, route: Route, packet: Publish, message_id: bytes | None
+    ) -> None:
         if route.queue is None:
-            return 0
+            return
         attributes = route.attributes
         if packet.properties is not None:
             attributes = attributes_of(route.topic, packet.properties)
-        return turn.put(route.queue, packet.payload, route.key, attributes, message_id)
+        turn.put(mark, route.queue, packet.payload, route.key, attributes, message_id)
 
     def _address(
         self,
         turn: Turn,
+        mark: int,
         route: Route,
-        packet: Publish,
+        message: Message,
         message_id: bytes | None,
-        message: Message | None = None,
-    ) -> tuple[Message | None, Iterable[Target]]:
-        """Give copies to lasting sessions and to the retained messages; who gets one later."""
-        if not packet.retain and not route.wanted and not self._peers.listening:
-            return None, ()
-        targets = route.chosen()
-        if message is None:
-            message = Message.of(packet, self._deliveries.now_ms())
+        publisher: Session | None,
+    ) -> Iterable[Target]:
+        """Give copies to lasting sessions; who gets one later."""
+        targets = [
+            one for one in route.chosen() if one.session is not publisher or not one.no_local
+        ]
         for target in targets:
             session = target.session
             if _in_stripe(message, target):
-                turn.append(session, encode_message(shaped(message, target)), message_id)
-        if packet.retain:
-            own = message.topic.startswith(SYSTEM)
-            self._retained.keep(message, None if own else turn)
-            if not own:
-                self._peers.retained(message)
-        return message, targets
+                turn.append(session, encode_message(shaped(message, target)), message_id, mark)
+        return targets
 
-    def _refuse(
-        self, turn: Turn, connection: Connection, packet: Publish, error: RingdoveError
-    ) -> None:
-        """Answer in the order in which messages came."""
-        turn.marks += 1
-        turn.refused[turn.marks] = error
-        turn.posts.append((connection, connection.session, packet, None, (), turn.marks, None))
+    def _retain(self, turn: Turn, mark: int, message: Message, record: bytes) -> None:
+        """Keep a message for later subscribers; those who come before it is stored have it too."""
+        before = self._retained.keep(message, len(record))
+        turn.kept[mark] = (message, before)
+        if (record or before is not None) and not message.topic.startswith(SYSTEM):
+            key = RETAINED_PREFIX + record_name(message.topic)
+            turn.retain(key, record, message.expires_ms, mark)
 
     # -- afterwards -----------------------------------------------------------------------------
 
-    def _stored(self, turn: Turn, failure: RingdoveError | None) -> None:
-        refused = turn.refused
+    def _stored(self, turn: Turn, _: RingdoveError | None) -> None:
         deliveries = self._deliveries
+        for mark, (kept, before) in reversed(turn.kept.items()):
+            if turn.error_of(mark) is not None:
+                self._retained.undo(kept, before)
         for connection, session, packet, message, targets, mark, then in turn.posts:
-            error = failure or (refused.get(mark) if refused else None)
+            error = turn.error_of(mark)
             if connection is not None:
-                self._answer(connection, session, packet, error)
+                if packet.qos == 2 and session is not None:
+                    self._note(turn, mark, connection, session, packet.packet_id, error)
+                self._answer(connection, packet, error)
             elif then is not None:
                 then(error)
             if message is not None and error is None:
                 for target in targets:
-                    if not (target.no_local and target.session is session):
-                        deliveries.deliver(target.session, message, target)
+                    deliveries.deliver(target.session, message, target)
+                if mark in turn.kept and not message.topic.startswith(SYSTEM):
+                    self._peers.retained(message)
                 if self._peers.listening:
                     stored = [one.session.client_id for one in targets if _in_stripe(message, one)]
                     served = self._routes.find(message.topic).shared
@@ -218,16 +241,26 @@ class Publisher:
             turn.append(session, encode_message(shaped(message, target)), None)
             turn.then.append(lambda _: self._deliveries.refill(session))
 
-    def _answer(
+    def _note(
         self,
+        turn: Turn,
+        mark: int,
         connection: Connection,
-        session: Session | None,
-        packet: Publish,
+        session: Session,
+        packet_id: int,
         error: RingdoveError | None,
     ) -> None:
-        if packet.qos == 2 and session is not None and packet.packet_id in session.storing:
-            session.end_storing(packet.packet_id, stored=error is None)
+        """Note what became of a message of QoS 2."""
+        if session.storing.get(packet_id) == (turn, mark):
+            session.end_storing(packet_id, stored=error is None)
             self._turns.now.flights.add(session)
+        if error is not None and connection.open and connection.machine.version == V5:
+            # It is told, so the identifier may stand for another message, which must not be taken
+            # for this one: that may be stored in spite of its error.
+            session.release(packet_id)
+            self._turns.now.flights.add(session)
+
+    def _answer(self, connection: Connection, packet: Publish, error: RingdoveError | None) -> None:
         if error is None:
             connection.stored(packet, 0)
         else:
@@ -238,6 +271,14 @@ class Publisher:
                 return
             connection.stored(packet, reason)
         self._deliveries.dirty.add(connection)
+
+
+def _came_before(turn: Turn, mark: int, session: Session, packet_id: int) -> bool:
+    """Whether a message came over a connection that broke: it is answered as that one is."""
+    first = session.storing.get(packet_id)
+    if first is not None:
+        turn.repeats[mark] = first
+    return first is not None or packet_id in session.flight.incoming
 
 
 def _in_stripe(message: Message, target: Target) -> bool:

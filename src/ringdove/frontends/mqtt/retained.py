@@ -7,18 +7,17 @@ All of them are in memory too, in a tree by the levels of their topics.
 
 from __future__ import annotations
 
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from ringdove import limits
 from ringdove.errors import LimitExceeded
 from ringdove.frontends.mqtt.message import decode_message, encode_message
-from ringdove.frontends.mqtt.session import record_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ringdove.frontends.mqtt.message import Message
-    from ringdove.frontends.mqtt.turn import Turn
     from ringdove.stores.base import Store
 
 RETAINED_PREFIX: Final = "mqtt/retained/"
@@ -26,16 +25,21 @@ RETAINED_PREFIX: Final = "mqtt/retained/"
 #: Records that one look at the store takes.
 _PAGE: Final = 1_000
 
-#: Bytes of a retained message's record beside its payload and topic.
-_OVERHEAD: Final = 128 * 1024
+#: Bytes that a level of a topic takes in memory, beside what is kept there.
+_NODE_BYTES: Final = 400
+
+#: Times of expiry that are remembered for each message: when it is replaced, they are more.
+_TIMES_MAX: Final = 4
 
 
 class _Node:
-    __slots__ = ("below", "message")
+    __slots__ = ("below", "message", "nbytes")
 
     def __init__(self) -> None:
         self.below: dict[str, _Node] = {}
         self.message: Message | None = None
+        #: What the message counts as; 0 if it does not count, as the server's own.
+        self.nbytes = 0
 
 
 class Retained:
@@ -43,6 +47,8 @@ class Retained:
 
     def __init__(self) -> None:
         self._root = _Node()
+        #: When messages expire, the next first; those that were replaced are there too.
+        self._expiring: list[tuple[int, str]] = []
         self.count = 0
         self.nbytes = 0
 
@@ -51,27 +57,59 @@ class Retained:
         after = ""
         while records := await store.scan(RETAINED_PREFIX, after, _PAGE):
             for record in records:
-                self._set(decode_message(record.value))
+                self.keep(decode_message(record.value), len(record.value))
             after = records[-1].key
 
-    def keep(self, message: Message, turn: Turn | None) -> None:
-        """Keep a message; an empty one means: none. Without a turn it is not stored."""
+    def admit(self, message: Message) -> bytes:
+        """The record of a message, empty to have none; LimitExceeded when there is no room."""
         if not message.payload:
-            if self._drop(message.topic) and turn is not None:
-                turn.retained[RETAINED_PREFIX + record_name(message.topic)] = None
-            return
-        nbytes = len(message.payload)
-        replaces = any(_walk(self._root, message.topic.split("/")))
+            return b""
+        record = encode_message(message)
+        levels = message.topic.split("/")
+        path = self._path(levels)
+        before = path[-1].nbytes if len(path) > len(levels) else 0
+        missing = len(levels) + 1 - len(path)
         if (
-            (self.count >= limits.MQTT_RETAINED_MAX and not replaces)
-            or self.nbytes + nbytes > limits.MQTT_RETAINED_BYTES_MAX
-            or nbytes > limits.RECORD_BYTES_MAX - _OVERHEAD
+            (self.count >= limits.MQTT_RETAINED_MAX and not before)
+            or self.nbytes + len(record) + missing * _NODE_BYTES - before
+            > limits.MQTT_RETAINED_BYTES_MAX
+            or len(record) > limits.RECORD_BYTES_MAX
         ):
             raise LimitExceeded("There is no room for this retained message.")
-        self._set(message)
-        if turn is not None:
-            key = RETAINED_PREFIX + record_name(message.topic)
-            turn.retained[key] = (encode_message(message), message.expires_ms)
+        return record
+
+    def keep(self, message: Message, nbytes: int) -> Message | None:
+        """Keep a message, an empty one means: none; what was kept before."""
+        levels = message.topic.split("/")
+        path = self._path(levels)
+        before = path[-1].message if len(path) > len(levels) else None
+        if message.payload:
+            self._set(path, levels, message, nbytes)
+        elif before is not None:
+            self._drop(path, levels)
+        return before
+
+    def undo(self, message: Message, before: Message | None) -> None:
+        """A message could not be stored: keep what was kept before it, unless there is a newer."""
+        levels = message.topic.split("/")
+        path = self._path(levels)
+        kept = path[-1].message if len(path) > len(levels) else None
+        if kept is not (message if message.payload else None):
+            return
+        if before is not None:
+            self._set(path, levels, before, len(encode_message(before)))
+        elif kept is not None:
+            self._drop(path, levels)
+
+    def sweep(self, now_ms: int) -> None:
+        """Forget what has expired; its records vanish by themselves."""
+        while self._expiring and self._expiring[0][0] <= now_ms:
+            _, topic = heappop(self._expiring)
+            levels = topic.split("/")
+            path = self._path(levels)
+            found = path[-1].message if len(path) > len(levels) else None
+            if found is not None and found.expired(now_ms):
+                self._drop(path, levels)
 
     def find(self, pattern: str, now_ms: int) -> list[Message]:
         """The messages whose topics match a filter."""
@@ -81,38 +119,46 @@ class Retained:
             if not message.expired(now_ms)
         ]
 
-    def _set(self, message: Message) -> None:
-        node = self._root
-        for level in message.topic.split("/"):
-            node = node.below.setdefault(level, _Node())
-        if node.message is None:
-            self.count += 1
-        else:
-            self.nbytes -= len(node.message.payload)
-        node.message = message
-        self.nbytes += len(message.payload)
-
-    def _drop(self, topic: str) -> bool:
-        levels = topic.split("/")
+    def _path(self, levels: list[str]) -> list[_Node]:
+        """The nodes on the way to a topic, as far as there are any."""
         path = [self._root]
         for level in levels:
             below = path[-1].below.get(level)
             if below is None:
-                return False
+                break
             path.append(below)
-        found = path[-1].message
-        if found is None:
-            return False
+        return path
+
+    def _set(self, path: list[_Node], levels: list[str], message: Message, nbytes: int) -> None:
+        for level in levels[len(path) - 1 :]:
+            node = path[-1].below[level] = _Node()
+            path.append(node)
+            self.nbytes += _NODE_BYTES
+        node = path[-1]
+        self._count(node, nbytes)
+        node.message = message
+        if message.expires_ms:
+            heappush(self._expiring, (message.expires_ms, message.topic))
+            if len(self._expiring) > _TIMES_MAX * self.count + _PAGE:
+                kept = list(_all_below([self._root]))
+                self._expiring = [(one.expires_ms, one.topic) for one in kept if one.expires_ms]
+                heapify(self._expiring)
+
+    def _drop(self, path: list[_Node], levels: list[str]) -> None:
+        self._count(path[-1], 0)
         path[-1].message = None
-        self.count -= 1
-        self.nbytes -= len(found.payload)
         for level, above, node in zip(
             reversed(levels), reversed(path[:-1]), reversed(path), strict=False
         ):
             if node.message is not None or node.below:
                 break
             del above.below[level]
-        return True
+            self.nbytes -= _NODE_BYTES
+
+    def _count(self, node: _Node, nbytes: int) -> None:
+        self.count += bool(nbytes) - bool(node.nbytes)
+        self.nbytes += nbytes - node.nbytes
+        node.nbytes = nbytes
 
 
 def _walk(root: _Node, levels: list[str]) -> Iterator[Message]:

@@ -5,6 +5,7 @@ A route is worked out once and remembered until subscriptions change.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringdove import limits
@@ -13,7 +14,7 @@ from ringdove.protocol.mqtt.rules import topic_of
 from ringdove.protocol.mqtt.topics import FilterTree, parse_filter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ringdove.frontends.mqtt.session import Session, Subscription
     from ringdove.protocol.mqtt.rules import Rules
@@ -27,6 +28,16 @@ class Target(NamedTuple):
     no_local: bool
     retain_as_published: bool
     ids: list[int]
+
+    @property
+    def keeps(self) -> bool:
+        """Whether messages of QoS 1 wait for it while it is away."""
+        return self.qos > 0 and self.session.stripe is not None
+
+    @property
+    def connected(self) -> bool:
+        """Whether it can have messages at once."""
+        return self.session.connection is not None
 
 
 class Route:
@@ -51,6 +62,12 @@ class Route:
         """Whether anybody subscribes."""
         return bool(self.targets or self.shared)
 
+    @property
+    def reaches(self) -> bool:
+        """Whether a message of QoS 1 reaches somebody now, or waits for somebody."""
+        found = chain(self.targets, *self.shared.values())
+        return any(one.connected or one.keeps for one in found)
+
     def chosen(self) -> Iterable[Target]:
         """The targets of one message."""
         if not self.shared:
@@ -64,8 +81,9 @@ class Route:
 
 
 def _choose(members: list[Target], turn: int) -> Target:
-    """The next member in turn, of those that are connected if any is."""
-    here = [member for member in members if member.session.connection is not None] or members
+    """The next member in turn: one that is connected; if there is none, one that it waits for."""
+    here = [member for member in members if member.connected]
+    here = here or [member for member in members if member.keeps] or members
     return here[turn % len(here)]
 
 
@@ -78,6 +96,14 @@ class Routes:
         #: What stands in the tree, to find it again.
         self._placed: dict[tuple[Session, str], tuple[Session, Subscription]] = {}
         self._known: dict[str, Route] = {}
+        self._known_chars = 0
+        #: Called with each filter that somebody subscribes to.
+        self.on_added: Callable[[str], None] | None = None
+
+    @property
+    def patterns(self) -> list[str]:
+        """All filters, with `$share/GROUP/` where they are shared."""
+        return [pattern for _, pattern in self._placed]
 
     @property
     def subscriptions(self) -> int:
@@ -92,7 +118,9 @@ class Routes:
         entry = (session, subscription)
         self._placed[session, subscription.pattern] = entry
         self._tree.add(parsed.pattern, entry)
-        self._known.clear()
+        self._forget()
+        if self.on_added is not None:
+            self.on_added(subscription.pattern)
 
     def remove(self, session: Session, pattern: str) -> None:
         """A session does so no more."""
@@ -100,16 +128,25 @@ class Routes:
         parsed = parse_filter(pattern)
         if entry is not None and parsed is not None:
             self._tree.remove(parsed.pattern, entry)
-            self._known.clear()
+            self._forget()
 
     def find(self, topic: str) -> Route:
         """The route of a topic."""
         route = self._known.get(topic)
         if route is None:
-            if len(self._known) >= limits.MQTT_ROUTES_MAX:
-                self._known.clear()
+            self._known_chars += len(topic)
+            if (
+                len(self._known) >= limits.MQTT_ROUTES_MAX
+                or self._known_chars > limits.MQTT_ROUTES_CHARS_MAX
+            ):
+                self._forget()
+                self._known_chars = len(topic)
             route = self._known[topic] = self._make(topic)
         return route
+
+    def _forget(self) -> None:
+        self._known.clear()
+        self._known_chars = 0
 
     def _make(self, topic: str) -> Route:
         queue, key = self._rules.place(topic)

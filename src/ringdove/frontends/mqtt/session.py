@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from ringdove.frontends.mqtt.connection import Connection
     from ringdove.frontends.mqtt.message import Message
-    from ringdove.pending import Driven
+    from ringdove.frontends.mqtt.turn import Turn
+    from ringdove.pending import Driven, Pending
 
 SESSION_PREFIX: Final = "mqtt/session/"
 FLIGHT_PREFIX: Final = "mqtt/flight/"
@@ -85,6 +86,8 @@ class SessionRecord(msgspec.Struct, array_like=True):
     #: The `queue` of the stripe's id; 0 when there is no stripe.
     stripe: int
     subscriptions: list[Subscription]
+    #: Whose it is; empty if nobody's in particular, such as that of an operator.
+    user: str = ""
 
 
 class Flight(msgspec.Struct, array_like=True):
@@ -101,7 +104,7 @@ class Flight(msgspec.Struct, array_like=True):
     releases: int = 0
     #: Identifiers of messages of QoS 2 from the client that are stored and not released.
     incoming: set[int] = set()
-    #: Those that are being stored, with `releases` when they came: see `message_id`.
+    #: Those that may be stored, with `releases` when they came: see `Session.begin_storing`.
     storing: dict[int, int] = {}
 
 
@@ -114,15 +117,16 @@ class Session:
     """See the module. Of a session that is not lasting, only a part is used."""
 
     __slots__ = (
-        "_last_id", "attached", "backlog", "backlog_bytes", "client_id", "connection", "cursor",
-        "expiry_s", "flight", "gone_ms", "owner", "pump", "storing", "stripe", "subscriptions",
-        "uid", "under_way", "version",
+        "_last_id", "again", "alone", "attached", "backlog", "backlog_bytes", "client_id",
+        "connection", "cursor", "expiry_s", "flight", "gone_ms", "owner", "pump", "storing",
+        "stripe", "subscriptions", "uid", "under_way", "user", "version",
     )  # fmt: skip
 
     def __init__(self, client_id: str, uid: str, expiry_s: int = 0) -> None:
         self.client_id = client_id
         self.uid = uid
         self.expiry_s = expiry_s
+        self.user = ""
         self.gone_ms = 0
         #: The server that had its connection last, and the version of its record.
         self.owner = ""
@@ -136,14 +140,19 @@ class Session:
         #: Where to read on in the stripe, and who does.
         self.cursor = 0
         self.pump: Driven | None = None
+        #: Whether something may have come since the pump has begun to read.
+        self.again = False
         #: Identifier and offset of messages of the stripe that were sent over this connection.
         self.under_way: dict[int, int] = {}
-        #: Identifiers of messages of QoS 2 that this process is storing.
-        self.storing: set[int] = set()
+        #: Identifiers of messages of QoS 2 that this process is storing, and what will tell
+        #: whether it could: their turn, and their mark in it.
+        self.storing: dict[int, tuple[Turn, int]] = {}
         #: Messages that wait for room on the connection, of a session that is not lasting.
         self.backlog: deque[Message] | None = None
         self.backlog_bytes = 0
         self._last_id = 0
+        #: Done when the last of those is who change it, one after the other: `Sessions.alone`.
+        self.alone: Pending[None] | None = None
 
     @classmethod
     def load(cls, record: SessionRecord, flight: Flight) -> Session:
@@ -151,6 +160,7 @@ class Session:
         session = cls(record.client_id, record.uid, record.expiry_s)
         session.gone_ms = record.gone_ms
         session.owner = record.owner
+        session.user = record.user
         session.stripe = StripeId(record.stripe, 0, 0) if record.stripe else None
         session.subscriptions = {one.pattern: one for one in record.subscriptions}
         session.flight = flight
@@ -161,6 +171,7 @@ class Session:
         return SessionRecord(
             self.client_id, self.uid, self.expiry_s, self.gone_ms, self.owner,
             self.stripe.queue if self.stripe is not None else 0, list(self.subscriptions.values()),
+            self.user,
         )  # fmt: skip
 
     @property
@@ -178,25 +189,25 @@ class Session:
 
     # -- in -------------------------------------------------------------------------------------
 
-    def begin_storing(self, packet_id: int) -> bytes:
+    def begin_storing(self, packet_id: int, turn: Turn, mark: int) -> bytes:
         """A message of QoS 2 has come: what makes it recognisable if it comes again.
 
         Queues drop what they have seen by it. It is the same until the identifier is released, even
         if the server crashes: the flight that knows it is durable no later than the message.
         """
-        self.storing.add(packet_id)
+        self.storing[packet_id] = (turn, mark)
         releases = self.flight.storing.setdefault(packet_id, self.flight.releases)
         return f"{self.uid}.{releases}.{packet_id}".encode()
 
     def end_storing(self, packet_id: int, *, stored: bool) -> None:
-        """It is stored, or it was refused."""
-        self.storing.discard(packet_id)
-        self.flight.storing.pop(packet_id, None)
+        """It is stored; or not, and then the client tries again unless it is told (`release`)."""
+        del self.storing[packet_id]
         if stored:
+            self.flight.storing.pop(packet_id, None)
             self.flight.incoming.add(packet_id)
 
     def release(self, packet_id: int) -> None:
-        """The client will use the identifier for another message, once it is told that it may."""
+        """The client may use the identifier for another message, once it is told so."""
         self.flight.incoming.discard(packet_id)
         self.flight.storing.pop(packet_id, None)
         self.flight.releases += 1

@@ -7,6 +7,7 @@ for those that are not. `load` reads them from their records.
 from __future__ import annotations
 
 import secrets
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from ringdove import limits
@@ -25,9 +26,13 @@ from ringdove.frontends.mqtt.session import (
 )
 from ringdove.pending import Pending
 from ringdove.protocol.mqtt.packets import V5, Reason
+from ringdove.protocol.mqtt.topics import parse_filter
 from ringdove.stores.base import StripeId
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from ringdove.frontends.mqtt.access import Identity
     from ringdove.frontends.mqtt.connection import Connection
     from ringdove.frontends.mqtt.peers import Peers
     from ringdove.frontends.mqtt.routes import Routes
@@ -60,6 +65,18 @@ class Sessions:
     def get(self, client_id: str) -> Session | None:
         """The session of a client."""
         return self._known.get(client_id)
+
+    @asynccontextmanager
+    async def alone(self, session: Session) -> AsyncIterator[None]:
+        """Change a session and its record when those are done who came before."""
+        before, mine = session.alone, Pending[None]()
+        session.alone = mine
+        try:
+            if before is not None:
+                await before
+            yield
+        finally:
+            mine.resolve(None)
 
     async def load(self) -> None:
         """Read the lasting sessions. None of them has a connection here."""
@@ -163,15 +180,31 @@ class Sessions:
             before, session.connection = session.connection, None
             before.end(Reason.SESSION_TAKEN_OVER, "Another connection has begun.")
         if session is not None and (
-            packet.clean_start or session.expired(self._store.clock.now_ms())
+            packet.clean_start
+            or not session.lasting
+            or session.expired(self._store.clock.now_ms())
+            or not _may_resume(connection.identity, session)
         ):
-            await self._end(session)
+            async with self.alone(session):
+                await self._end(session)
             session = None
         present = session is not None
         if session is None:
             if len(self._known) >= limits.MQTT_SESSIONS_MAX:
                 raise LimitExceeded(f"There are {len(self._known)} sessions, the most.")
             session = self._known[client_id] = Session(client_id, secrets.token_hex(8))
+        async with self.alone(session):
+            await self._begin(session, connection, expiry_s)
+        return session, present
+
+    async def _begin(self, session: Session, connection: Connection, expiry_s: int) -> None:
+        """A connection has a session now, new or not."""
+        identity = connection.identity
+        if identity is not None:
+            session.user = identity.name
+            for pattern in _forbidden(identity, session):
+                del session.subscriptions[pattern]
+                self._routes.remove(session, pattern)
         was_lasting = session.lasting
         session.expiry_s = expiry_s
         session.gone_ms = 0
@@ -179,10 +212,9 @@ class Sessions:
         session.version = None
         session.connection = connection
         connection.session = session
-        await self._peers.connected(client_id)
+        await self._peers.connected(session.client_id)
         if session.lasting or was_lasting:
             await self.save(session)
-        return session, present
 
     async def save(self, session: Session) -> None:
         """Write the session's record, unless another server has it by now: RecordConflict."""
@@ -215,15 +247,29 @@ class Sessions:
             session.expiry_s = expiry_s
         session.gone_ms = self._store.clock.now_ms()
         if not session.lasting:
-            if session.client_id not in self._busy:
-                await self._end(session)
+            await self._end_unless_opened(session)
             return
+        async with self.alone(session):
+            if self._known.get(session.client_id) is not session:
+                return  # It was ended meanwhile.
+            try:
+                await self.save(session)
+            except RecordConflict:
+                return  # Another server has taken it over.
+            key = FLIGHT_PREFIX + record_name(session.client_id)
+            await self._store.put(key, encode_record(session.flight))
+
+    async def _end_unless_opened(self, session: Session) -> None:
+        """End a session, before its client begins another one; unless it is being opened."""
+        if session.client_id in self._busy:
+            return
+        self._busy[session.client_id] = done = Pending[None]()
         try:
-            await self.save(session)
-        except RecordConflict:
-            return  # Another server has taken it over.
-        key = FLIGHT_PREFIX + record_name(session.client_id)
-        await self._store.put(key, encode_record(session.flight))
+            async with self.alone(session):
+                await self._end(session)
+        finally:
+            del self._busy[session.client_id]
+            done.resolve(None)
 
     async def _end(self, session: Session) -> None:
         """Forget a session and everything that waits for it."""
@@ -251,13 +297,25 @@ class Sessions:
 
     async def expire(self, session: Session) -> None:
         """End a session whose time is over, unless its client has just come back."""
-        if session.expired(self._store.clock.now_ms()) and session.client_id not in self._busy:
-            self._busy[session.client_id] = done = Pending[None]()
-            try:
-                await self._end(session)
-            finally:
-                del self._busy[session.client_id]
-                done.resolve(None)
+        if session.expired(self._store.clock.now_ms()):
+            await self._end_unless_opened(session)
+
+
+def _may_resume(identity: Identity | None, session: Session) -> bool:
+    """Whether somebody may go on with a session, and have what waits for it."""
+    if identity is None or identity.name == session.user:
+        return True
+    return not session.user and not _forbidden(identity, session)
+
+
+def _forbidden(identity: Identity, session: Session) -> list[str]:
+    """The filters of a session that somebody may not subscribe to, or not any more."""
+    parsed = {pattern: parse_filter(pattern) for pattern in session.subscriptions}
+    return [
+        pattern
+        for pattern, found in parsed.items()
+        if found is None or not identity.may_receive(found.pattern)
+    ]
 
 
 def wanted_expiry_s(packet: Connect, expiry_s_max: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ringdove import limits
 from ringdove.errors import PacketRefused, RingdoveError
@@ -13,16 +13,13 @@ from ringdove.frontends.mqtt.routes import Target
 from ringdove.frontends.mqtt.session import Subscription
 from ringdove.protocol.mqtt.packets import Filter, Reason
 from ringdove.protocol.mqtt.properties import forbidden
-from ringdove.protocol.mqtt.topics import parse_filter
+from ringdove.protocol.mqtt.topics import LEVELS_MAX, parse_filter
 
 if TYPE_CHECKING:
     from ringdove.frontends.mqtt.connection import Connection
     from ringdove.frontends.mqtt.gateway import Gateway
     from ringdove.frontends.mqtt.session import Session
     from ringdove.protocol.mqtt.packets import Subscribe, Unsubscribe
-
-#: Levels of a topic filter: a tree of filters is walked level by level.
-_LEVELS_MAX: Final = 128
 
 
 class Subscriber:
@@ -35,8 +32,15 @@ class Subscriber:
 
     def subscribe(self, connection: Connection, session: Session, packet: Subscribe) -> None:
         """A client subscribes."""
-        work = self._subscribe(connection, session, packet)
+        work = self._subscribe_alone(connection, session, packet)
         self._gateway.runner.spawn(work, partial(_done, connection))
+
+    async def _subscribe_alone(
+        self, connection: Connection, session: Session, packet: Subscribe
+    ) -> None:
+        async with self._gateway.sessions.alone(session):
+            if self._gateway.sessions.get(session.client_id) is session:
+                await self._subscribe(connection, session, packet)
 
     async def _subscribe(self, connection: Connection, session: Session, packet: Subscribe) -> None:
         identifier = (packet.properties or {}).get("subscription_identifier", [0])[0]
@@ -57,12 +61,9 @@ class Subscriber:
                 await self._gateway.sessions.give_stripe(session)
             await self._gateway.sessions.save(session)
         for one, new in granted:
-            subscription = session.subscriptions.get(one.pattern)
-            if subscription is not None:
-                self._gateway.routes.add(session, subscription)
-                if new:
-                    self._gateway.peers.subscribed(one.pattern)
-                self._gateway.downlinks.subscribed(one.pattern)
+            self._gateway.routes.add(session, session.subscriptions[one.pattern])
+            if new:
+                self._gateway.peers.subscribed(one.pattern)
         if not connection.open:
             return
         connection.machine.subscribed(packet.packet_id, reasons)
@@ -74,7 +75,7 @@ class Subscriber:
 
     def _judge(self, connection: Connection, session: Session, wanted: Filter) -> int:
         parsed = parse_filter(wanted.pattern)
-        if parsed is None or wanted.pattern.count("/") >= _LEVELS_MAX:
+        if parsed is None or wanted.pattern.count("/") >= LEVELS_MAX:
             return Reason.TOPIC_FILTER_INVALID
         if parsed.group and wanted.no_local:
             raise forbidden("A shared subscription cannot be without local messages.")
@@ -113,8 +114,15 @@ class Subscriber:
 
     def unsubscribe(self, connection: Connection, session: Session, packet: Unsubscribe) -> None:
         """A client subscribes no more."""
-        work = self._unsubscribe(connection, session, packet)
+        work = self._unsubscribe_alone(connection, session, packet)
         self._gateway.runner.spawn(work, partial(_done, connection))
+
+    async def _unsubscribe_alone(
+        self, connection: Connection, session: Session, packet: Unsubscribe
+    ) -> None:
+        async with self._gateway.sessions.alone(session):
+            if self._gateway.sessions.get(session.client_id) is session:
+                await self._unsubscribe(connection, session, packet)
 
     async def _unsubscribe(
         self, connection: Connection, session: Session, packet: Unsubscribe

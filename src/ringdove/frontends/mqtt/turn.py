@@ -4,6 +4,9 @@ A turn gathers, over all connections: messages by the queue they go to, copies f
 retained messages, and records of sessions that have changed. `flush` hands it all to the store at
 once, which makes one commit of it. When everything is as durable as promised the turn is over, and
 those who wait for it are told. Turns end in the order they began, so answers keep their order.
+
+If a queue may refuse a message, nobody gets a copy before it has taken it: the copies of such a
+turn, and of those behind it, wait until its queues have answered.
 """
 
 from __future__ import annotations
@@ -33,10 +36,11 @@ from ringdove.pending import Pending
 from ringdove.stores.base import StripeId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterable
 
     from ringdove.controllers.broker import Broker
     from ringdove.core.attributes import Attributes
+    from ringdove.frontends.mqtt.message import Message
     from ringdove.frontends.mqtt.publishing import Post
     from ringdove.frontends.mqtt.session import Session
     from ringdove.pending import Runner
@@ -75,40 +79,61 @@ class Turn:
     """See the module."""
 
     __slots__ = (
-        "appends", "batches", "exact", "failure", "flights", "marks", "over", "posts",
-        "refused", "retained", "then", "waiting",
+        "appends", "batches", "careful", "exact", "failure", "flights", "kept", "marks", "over",
+        "posts", "refused", "repeats", "retained", "sending", "then", "waiting",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.batches: dict[str, _Batch] = {}
         #: Batches of messages that are recognised when they come again.
         self.exact: dict[str, _Batch] = {}
-        #: Bodies for sessions' stripes, with what makes them recognisable.
-        self.appends: dict[Session, list[tuple[bytes, bytes | None]]] = {}
-        #: Records by key; None for those to be removed.
-        self.retained: dict[str, tuple[bytes, int] | None] = {}
+        #: Bodies for sessions' stripes, with what makes them recognisable, and their marks.
+        self.appends: dict[Session, list[tuple[bytes, bytes | None, int]]] = {}
+        #: Records by key, with the time they expire and their marks; empty to remove one. Of
+        #: several, the last whose message is not refused counts.
+        self.retained: dict[str, list[tuple[bytes, int, int]]] = {}
+        #: What is retained in memory already, by mark, and what it stands for.
+        self.kept: dict[int, tuple[Message, Message | None]] = {}
         self.flights: set[Session] = set()
         #: Called at the end, with the error that concerns all if there is one.
         self.then: list[Callable[[RingdoveError | None], None]] = []
         #: What publishers and subscribers get when the turn is over; see `publishing`.
         self.posts: list[Post] = []
         self.marks = 0
-        #: What the store still has to answer.
+        #: What the store still has to answer, and how many queues.
         self.waiting = 0
+        self.sending = 0
+        #: Whether copies wait for the queues; not known before those are looked at.
+        self.careful = True
         self.over = False
         self.failure: RingdoveError | None = None
         #: Errors that concern one message, by its mark.
         self.refused: dict[int, RingdoveError] = {}
+        #: The first attempts of messages that came again meanwhile, by the mark of the second.
+        self.repeats: dict[int, tuple[Turn, int]] = {}
+
+    def mark(self) -> int:
+        """By which a message is known in this turn."""
+        self.marks += 1
+        return self.marks
+
+    def error_of(self, mark: int) -> RingdoveError | None:
+        """Why a message was not stored; None if it was. To be asked when the turn is over."""
+        first = self.repeats.get(mark) if self.repeats else None
+        if first is not None:
+            return first[0].error_of(first[1])
+        return self.failure or (self.refused.get(mark) if self.refused else None)
 
     def put(
         self,
+        mark: int,
         queue: str,
         body: bytes,
         key: bytes,
         attributes: Attributes | None,
         message_id: bytes | None = None,
-    ) -> int:
-        """Add a message for a queue; its mark, by which `refused` knows it."""
+    ) -> None:
+        """Add a message for a queue."""
         batches = self.batches if message_id is None else self.exact
         batch = batches.get(queue)
         if batch is None:
@@ -122,13 +147,23 @@ class Turn:
             batch.attributed = True
         if message_id is not None:
             batch.ids.append(message_id)
-        self.marks += 1
-        batch.marks.append(self.marks)
-        return self.marks
+        batch.marks.append(mark)
 
-    def append(self, session: Session, body: bytes, message_id: bytes | None) -> None:
-        """Add a message for a session's stripe."""
-        self.appends.setdefault(session, []).append((body, message_id))
+    def append(
+        self, session: Session, body: bytes, message_id: bytes | None, mark: int = 0
+    ) -> None:
+        """Add a message for a session's stripe; it goes there unless the mark is refused."""
+        self.appends.setdefault(session, []).append((body, message_id, mark))
+
+    def retain(self, key: str, value: bytes, expires_ms: int, mark: int) -> None:
+        """Add a record of a retained message, or with an empty one have it removed."""
+        self.retained.setdefault(key, []).append((value, expires_ms, mark))
+
+    def refuse(self, marks: Iterable[int], error: RingdoveError) -> None:
+        """Note why messages could not be stored."""
+        for mark in marks:
+            if mark:
+                self.refused.setdefault(mark, error)
 
 
 class Turns:
@@ -142,6 +177,8 @@ class Turns:
         self._in_order = self._store.node_of(StripeId(0, 0, 0)) is None
         self._gathering: Turn | None = None
         self._under_way: deque[Turn] = deque()
+        #: Those of them whose copies are not begun.
+        self._uncopied: deque[Turn] = deque()
         self._created = 0
 
     async def settled(self) -> None:
@@ -164,7 +201,9 @@ class Turns:
         if turn is None:
             return
         self._under_way.append(turn)
-        turn.waiting = 1
+        self._uncopied.append(turn)
+        turn.waiting = 2  # This, and the copies.
+        turn.sending = 1
         if turn.exact and turn.flights and not self._in_order:
             self._begin(turn, self._save_flights_first(turn))
         else:
@@ -174,8 +213,15 @@ class Turns:
         self._answered(turn, None, None)
 
     async def _save_flights_first(self, turn: Turn) -> None:
-        for session in turn.flights:
-            await self._save_flight(session)
+        try:
+            for session in turn.flights:
+                await self._save_flight(session)
+        except Exception:
+            turn.appends.clear()
+            turn.retained.clear()
+            turn.sending = 0
+            self._copy()
+            raise
         self._begin_messages(turn)
 
     def _begin_messages(self, turn: Turn) -> None:
@@ -184,14 +230,43 @@ class Turns:
         A message of QoS 2 is recognised by what its session's flight says of it (see
         `Session.begin_storing`); without that it would be taken for another one.
         """
-        for queue, batch in turn.batches.items():
-            self._begin(turn, self._send(turn, queue, batch))
-        for queue, batch in turn.exact.items():
-            self._begin(turn, self._send(turn, queue, batch))
-        for session, found in turn.appends.items():
-            self._begin(turn, self._append(session, found))
-        for key, value in turn.retained.items():
-            self._begin(turn, self._retain(key, value))
+        copied = bool(turn.appends or turn.retained)
+        batches = [*turn.batches.items(), *turn.exact.items()]
+        turn.careful = copied and any(self._may_refuse(*batch) for batch in batches)
+        for queue, batch in batches:
+            turn.waiting += 1
+            turn.sending += 1
+            self._runner.spawn(self._send(turn, queue, batch), partial(self._sent, turn))
+        turn.sending -= 1
+        self._copy()
+
+    def _may_refuse(self, queue: str, batch: _Batch) -> bool:
+        """Whether a queue may well refuse a message; others do only when something fails."""
+        info = self._broker.known_queue(queue)
+        if info is None:
+            return True
+        settings = info.settings
+        bounded = settings.when_full == "refuse" and settings.bytes_max < limits.MAP_BYTES
+        return bounded or max(map(len, batch.bodies)) > settings.body_bytes_max
+
+    def _sent(self, turn: Turn, _: None, error: BaseException | None) -> None:
+        turn.sending -= 1
+        self._answered(turn, None, error)
+        self._copy()
+
+    def _copy(self) -> None:
+        """Begin copies, turn by turn: so they keep their order."""
+        while self._uncopied:
+            turn = self._uncopied[0]
+            if turn.sending and turn.careful:
+                return
+            self._uncopied.popleft()
+            if turn.failure is None:
+                for session, found in turn.appends.items():
+                    self._begin(turn, self._append(turn, session, found))
+                for key, values in turn.retained.items():
+                    self._begin(turn, self._retain(turn, key, values))
+            self._answered(turn, None, None)
 
     def _begin(self, turn: Turn, work: Coroutine[Any, Any, None]) -> None:
         turn.waiting += 1
@@ -227,8 +302,8 @@ class Turns:
                     await self._broker.send(queue, batch.outgoing(position))
                 except RingdoveError as refusal:
                     turn.refused[mark] = refusal
-        except StoreUnavailable as error:
-            turn.refused.update(dict.fromkeys(batch.marks, error))
+        except RingdoveError as error:
+            turn.refuse(batch.marks, error)
 
     async def _send_or_create(self, queue: str, outgoing: Outgoing) -> None:
         try:
@@ -243,38 +318,50 @@ class Turns:
             await self._broker.create_queue(queue, {})
             await self._broker.send(queue, outgoing)
 
-    async def _append(self, session: Session, found: list[tuple[bytes, bytes | None]]) -> None:
+    async def _append(
+        self, turn: Turn, session: Session, found: list[tuple[bytes, bytes | None, int]]
+    ) -> None:
         """Store copies for a lasting session, in their order."""
         stripe = session.stripe
-        if stripe is None:
+        copies = [copy for copy in found if copy[2] not in turn.refused]
+        if stripe is None or not copies:
             return
         now_ms = self._store.clock.now_ms()
-        segments: list[Segment] = []
-        plain: list[bytes] = []
-        for body, message_id in found:
-            if message_id is None:
-                plain.append(body)
-                continue
-            if plain:
-                segments.append(Segment(Block.build(plain, sent_ms=now_ms)))
-                plain = []
-            block = Block.build([body], sent_ms=now_ms)
-            segments.append(Segment(block, message_id=message_id))
-        if plain:
-            segments.append(Segment(Block.build(plain, sent_ms=now_ms)))
+        #: What makes a segment recognisable, its bodies, and their marks.
+        parts: list[tuple[bytes | None, list[bytes], list[int]]] = []
+        for body, message_id, mark in copies:
+            if message_id is not None or not parts or parts[-1][0] is not None:
+                parts.append((message_id, [], []))
+            parts[-1][1].append(body)
+            parts[-1][2].append(mark)
+        segments = [
+            Segment(Block.build(bodies, sent_ms=now_ms), message_id=message_id)
+            for message_id, bodies, _ in parts
+        ]
         try:
             answers = await self._store.submit_append(stripe, segments, 0)
         except QueueNotFound:
             return  # The session has ended meanwhile.
-        for answer in answers:
+        except RingdoveError as error:
+            _log.warning("Messages for %r could not be stored: %s", session.client_id, error)
+            turn.refuse((mark for _, _, mark in copies), error)
+            return
+        for answer, (_, _, marks) in zip(answers, parts, strict=True):
             if isinstance(answer, RingdoveError):
-                raise answer
+                turn.refuse(marks, answer)
 
-    async def _retain(self, key: str, value: tuple[bytes, int] | None) -> None:
-        if value is None:
-            await self._store.remove(key)
-        else:
-            await self._store.put(key, value[0], expires_ms=value[1])
+    async def _retain(self, turn: Turn, key: str, values: list[tuple[bytes, int, int]]) -> None:
+        taken = [value for value in values if value[2] not in turn.refused]
+        if not taken:
+            return
+        value, expires_ms, _ = taken[-1]
+        try:
+            if value:
+                await self._store.put(key, value, expires_ms=expires_ms)
+            else:
+                await self._store.remove(key)
+        except RingdoveError as error:
+            turn.refuse((mark for _, _, mark in taken), error)
 
     async def _save_flight(self, session: Session) -> None:
         if session.lasting:

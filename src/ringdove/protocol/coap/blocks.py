@@ -12,7 +12,7 @@ from ringdove.errors import RemoteProtocolError
 from ringdove.protocol.coap.packet import Code, Option, Options, uint
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
     from ringdove.protocol.coap.packet import Packet
 
@@ -119,11 +119,13 @@ class Uploads:
             raise BlockRefused(
                 Code.TOO_LARGE, f"A body over CoAP has at most {self._body_bytes_max} bytes."
             )
+        upload.seen_s = now_s
+        if self.nbytes + len(payload) > self._bytes_max:
+            self._drop_stale(now_s)
         if self.nbytes + len(payload) > self._bytes_max:
             self._drop(key)
             raise BlockRefused(Code.UNAVAILABLE, "Too much is being sent in blocks: try later.")
         upload.body += payload
-        upload.seen_s = now_s
         self.nbytes += len(payload)
         if block.more:
             return None
@@ -132,11 +134,15 @@ class Uploads:
     def _make_room(self, now_s: float) -> None:
         if len(self._uploads) < self._uploads_max:
             return
+        self._drop_stale(now_s)
+        if len(self._uploads) >= self._uploads_max:
+            raise BlockRefused(Code.UNAVAILABLE, "Too many bodies are being sent: try later.")
+
+    def _drop_stale(self, now_s: float) -> None:
+        """Forget uploads that nobody has gone on with for long."""
         for key, upload in list(self._uploads.items()):
             if now_s - upload.seen_s > PATIENCE_S:
                 self._drop(key)
-        if len(self._uploads) >= self._uploads_max:
-            raise BlockRefused(Code.UNAVAILABLE, "Too many bodies are being sent: try later.")
 
     def _drop(self, key: Hashable) -> bytearray:
         upload = self._uploads.pop(key, None)
@@ -151,6 +157,8 @@ class Content(NamedTuple):
 
     options: Options
     body: bytes
+    #: Told at the end whether the last block was asked for, or the body was given up before.
+    when_over: Callable[[bool], None] | None = None
 
 
 class Downloads:
@@ -181,13 +189,15 @@ class Downloads:
                 Code.INCOMPLETE, f"There is no block {block.number} (any more): begin with 0."
             )
         if block.start + block.size >= len(content.body):
-            self._drop(key)
+            self._drop(key, fetched=True)
         return content
 
-    def _drop(self, key: Hashable) -> None:
+    def _drop(self, key: Hashable, *, fetched: bool = False) -> None:
         content = self._contents.pop(key, None)
         if content is not None:
             self.nbytes -= len(content.body)
+            if content.when_over is not None:
+                content.when_over(fetched)
 
 
 def cut(content: Content, block: Block) -> tuple[Options, bytes]:

@@ -253,7 +253,7 @@ class ServerMachine:
         if expiry_s and not (connected_with or {}).get("session_expiry_interval"):
             raise forbidden("A session without expiry cannot get one at its end.")
         self.ended = True
-        goodbye = packet.reason != Reason.DISCONNECT_WITH_WILL
+        goodbye = packet.reason == Reason.SUCCESS
         events.append(Ended(packet.reason, goodbye, expiry_s))
 
     # -- answers --------------------------------------------------------------------------------

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 SHARED = "$share/"
 
+#: Levels of a topic or a filter: trees of them are walked level by level, and kept in memory.
+LEVELS_MAX = 128
+
 V = TypeVar("V")
 
 
@@ -25,7 +28,9 @@ class Shared(NamedTuple):
 
 def is_topic(name: str) -> bool:
     """Whether messages may be published under the name."""
-    return bool(name) and "+" not in name and "#" not in name and "\0" not in name
+    if not name or "+" in name or "#" in name or "\0" in name:
+        return False
+    return name.count("/") < LEVELS_MAX
 
 
 def is_filter(pattern: str) -> bool:
