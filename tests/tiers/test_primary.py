@@ -18,6 +18,8 @@ from ringdove.stores.embedded import EmbeddedStore
 from ringdove.stores.embedded.replica import Member, Replica
 from ringdove.stores.embedded.shipping import detach
 from ringdove.tiers import primary as module
+from ringdove.tiers.grants import Grant
+from ringdove.tiers.holding import Holding, now_s
 from ringdove.tiers.primary import Primary, StandbyOptions
 
 STRIPE = StripeId(1, 0, 0)
@@ -160,5 +162,29 @@ def test_a_standby_is_told_to_begin_before_the_first_commit(tmp_path: Path) -> N
             assert wire.events[:2] == ["following", "memory"]
         wire.replica.close()
         assert await tail(tmp_path / "b", memory) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_primary_alone_goes_on_when_no_manager_can_record_its_standby(tmp_path: Path) -> None:
+    class NoManager:
+        trouble = "silence"
+        asked = 0
+
+        async def ask(self, *_: Any, **__: Any) -> None:
+            self.asked += 1
+
+    async def scenario() -> None:
+        managers = NoManager()
+        grant = Grant("core", "a", "", 1_000)
+        holding = Holding(managers, grant, now_s() - 10)  # type: ignore[arg-type]
+        async with Broker(tmp_path / "a", holding) as broker:
+            wire = Wire(broker.primary, tmp_path / "b")
+            await until(lambda: "aborted" in wire.events)
+            await until(lambda: wire.follower.out)
+            await broker.send()
+            assert managers.asked == 0
+            assert not holding.lost
+        wire.replica.close()
 
     asyncio.run(scenario())
