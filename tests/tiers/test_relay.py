@@ -8,6 +8,8 @@ import pytest
 
 import ringdove
 from ringdove.errors import InvalidArgument, QueueIsCopy, QueueNotFound
+from ringdove.stores.base import StripeId
+from ringdove.tiers.pulling import QueuePull
 from server.bad_network import BadNetwork, Chance
 from server.running import ServerProcess, ServerThread, wait_for
 from tiers.brokers import bodies, copied, core_and_edge, drain
@@ -227,6 +229,73 @@ def test_an_upstream_that_has_lost_messages_is_noticed(tmp_path: Path) -> None:
         wait_for(lambda: _state(edge, "readings") == "diverged", "the alarm")
         assert "lost" in edge.server.relay.pulled["readings"].reason
         core.stop()
+
+
+def test_an_upstream_that_trimmed_what_the_copy_lacks_stays_diverged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The relay takes no place there: with one, it would pass over what is missing."""
+    looks = []
+    take_place = QueuePull._take_place
+
+    async def counted(pull: QueuePull) -> dict[StripeId, int]:
+        looks.append(pull)
+        return await take_place(pull)
+
+    with core_and_edge(tmp_path) as (core, edge), ringdove.connect(core.url) as near:
+        origin = near.create_queue("readings", keep_done_ms=0)
+        origin.subscribe("local")
+        origin.send_many(bodies(0, 10))
+        with ringdove.connect(edge.url) as far:
+            copied(far, "readings", 10)
+        edge.stop()
+        origin.unsubscribe("relay.edge")
+        origin.send_many(bodies(10, 20))
+        origin.receive(max=100, wait=10, subscription="local").ack()
+        origin.send_many(bodies(20, 25))
+        [stripe] = origin.stats().stripes
+        wait_for(lambda: origin.stats().stripes[stripe].head >= 20, "the core to trim")
+        monkeypatch.setattr(QueuePull, "_take_place", counted)
+        edge.start()
+        wait_for(lambda: len(looks) > 2, "several looks")
+        assert _state(edge, "readings") == "diverged"
+        assert "trimmed" in edge.server.relay.pulled["readings"].reason
+        assert "relay.edge" not in origin.subscriptions()
+        with ringdove.connect(edge.url) as far:
+            assert far.queue("readings").stats().stripes[stripe].tail == 10
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_an_upstream_that_lost_its_tail_and_has_grown_again_is_noticed(
+    tmp_path: Path,
+    running: bool,
+) -> None:
+    """A power cut took a memory queue; new messages have the offsets of the old ones."""
+    core = ServerThread(tmp_path / "core")
+    with BadNetwork(core.port) as network:
+        edge = ServerThread(tmp_path / "edge", level=1, upstream=network.url, name="edge")
+        with ringdove.connect(core.url) as near, ringdove.connect(edge.url) as far:
+            near.create_queue("readings", durability="memory").send_many(bodies(0, 10))
+            copied(far, "readings", 10)
+        network.closed = True
+        network.cut()
+        if not running:
+            edge.stop()
+        core.stop()
+        (tmp_path / "core" / "memory.boot").write_text("another boot")
+        core.start()
+        with ringdove.connect(core.url) as near:
+            near.queue("readings").send_many(bodies(100, 115))
+        network.closed = False
+        if not running:
+            edge.start()
+        wait_for(lambda: _state(edge, "readings") == "diverged", "the alarm")
+        assert "another message" in edge.server.relay.pulled["readings"].reason
+        with ringdove.connect(edge.url) as far:
+            got = far.queue("readings").receive(max=100, wait=10)
+            assert [message.body for message in got] == bodies(0, 10)
+        edge.stop()
+    core.stop()
 
 
 def test_a_queue_made_anew_upstream_replaces_its_copy_when_that_is_done(tmp_path: Path) -> None:
