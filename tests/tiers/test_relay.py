@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 import ringdove
+from ringdove.client.remote import RemoteBackend
 from ringdove.errors import InvalidArgument, QueueIsCopy, QueueNotFound
+from ringdove.pending import run
 from ringdove.stores.base import StripeId
+from ringdove.stores.embedded import EmbeddedStore
 from ringdove.tiers.pulling import QueuePull
 from server.bad_network import BadNetwork, Chance
 from server.running import ServerProcess, ServerThread, wait_for
@@ -229,6 +232,79 @@ def test_an_upstream_that_has_lost_messages_is_noticed(tmp_path: Path) -> None:
         wait_for(lambda: _state(edge, "readings") == "diverged", "the alarm")
         assert "lost" in edge.server.relay.pulled["readings"].reason
         core.stop()
+
+
+def test_another_name_for_the_same_upstream_does_not_cost_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[str] = []
+
+    async def unsubscribe(_: RemoteBackend, queue: str, subscription: str) -> None:
+        left.append(f"{queue} {subscription}")
+
+    with ServerThread(tmp_path / "core") as core, ringdove.connect(core.url) as near:
+        origin = near.create_queue("readings")
+        chosen = {"level": 1, "name": "edge"}
+        origin.send_many(bodies(0, 10))
+        with (
+            ServerThread(tmp_path / "edge", upstream=core.url, **chosen) as edge,
+            ringdove.connect(edge.url) as far,
+        ):
+            copied(far, "readings", 10)
+        store = EmbeddedStore(tmp_path / "edge")
+        run(store.put("tier/left/alias", core.url.encode()))
+        run(store.close())
+        monkeypatch.setattr(RemoteBackend, "unsubscribe", unsubscribe)
+        both = f"{core.url},127.0.0.1:1"
+        with ServerThread(tmp_path / "edge", upstream=both, **chosen) as edge:
+            kept = edge.server.broker.store
+            wait_for(lambda: not edge.call(kept.get("tier/left/alias")), "both to be told apart")
+            [record] = edge.call(kept.scan("tier/left/"))
+            assert record.value.decode() == both
+            assert not left
+            assert "relay.edge" in origin.subscriptions()
+
+
+def test_a_place_is_given_up_when_there_is_one_at_the_next_upstream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    take_place, unsubscribe = QueuePull._take_place, RemoteBackend.unsubscribe
+
+    async def placed(pull: QueuePull) -> dict[StripeId, int]:
+        positions = await take_place(pull)
+        if pull.subscription == "relay.last":
+            events.append(pull._origin.name)
+        return positions
+
+    async def left(backend: RemoteBackend, queue: str, subscription: str) -> None:
+        events.append(f"left {queue}")
+        await unsubscribe(backend, queue, subscription)
+
+    chosen = {"level": 2, "name": "last"}
+    with (
+        core_and_edge(tmp_path) as (core, edge),
+        ringdove.connect(core.url) as near,
+        ringdove.connect(edge.url) as far,
+    ):
+        queues = [near.create_queue(name) for name in ("one", "two")]
+        for queue in queues:
+            queue.subscribe("local")  # So that the core keeps them for the last one.
+            queue.send_many(bodies(0, 10))
+            copied(far, queue.name, 10)
+        with (
+            ServerThread(tmp_path / "last", upstream=core.url, **chosen) as last,
+            ringdove.connect(last.url) as end,
+        ):
+            for queue in queues:
+                copied(end, queue.name, 10)
+        monkeypatch.setattr(QueuePull, "_take_place", placed)
+        monkeypatch.setattr(RemoteBackend, "unsubscribe", left)
+        with ServerThread(tmp_path / "last", upstream=edge.url, **chosen):
+            for queue in queues:
+                wait_for(lambda q=queue: "relay.last" not in q.subscriptions(), "it to leave")
+        for name in ("one", "two"):
+            assert events.index(name) < events.index(f"left {name}")
 
 
 def test_an_upstream_that_trimmed_what_the_copy_lacks_stays_diverged(

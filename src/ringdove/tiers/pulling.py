@@ -96,6 +96,8 @@ class QueuePull:
         self._name = name
         self._compression = compression
         self.pulled = pulled
+        #: Whether this broker has a place upstream.
+        self.placed = False
         self._log = structlog.get_logger("ringdove.relay").bind(queue=origin.name)
 
     @property
@@ -127,6 +129,7 @@ class QueuePull:
         on_welcome.append(anew.set)
         try:
             positions = await self._take_place()
+            self.placed = True
             stream = await self._upstream.stream(
                 self._origin.name, self.subscription, self._name.encode(), positions, _CLAIM_MS,
                 self._compression,

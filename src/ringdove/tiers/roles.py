@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import secrets
 import socket
 from typing import TYPE_CHECKING, Self
 
@@ -10,7 +11,7 @@ import msgspec
 
 from ringdove.core.compression import CODEC_NUMBERS
 from ringdove.core.settings import check_name
-from ringdove.errors import InvalidArgument
+from ringdove.errors import InvalidArgument, RecordConflict, RingdoveError
 from ringdove.tiers.relay import KEEP_MS, SPOOL_BYTES, Relay, RelayOptions, fixed
 from ringdove.tiers.reporting import Identity, Managers, Reporter
 from ringdove.tiers.reports import Where
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ringdove.controllers.broker import Broker
+    from ringdove.stores.base import RecordStore
     from ringdove.tiers.reports import Place
 
 
@@ -52,6 +54,9 @@ class TierConfig(msgspec.Struct, frozen=True):
 #: What `upstream` says when the manager is to choose.
 BY_MANAGER = "manager"
 
+#: The record that names a store.
+_ID_KEY = "tier/store"
+
 
 def check(config: TierConfig) -> None:
     """Refuse settings that make no sense, before anything is opened."""
@@ -82,6 +87,22 @@ def check(config: TierConfig) -> None:
         raise InvalidArgument("spool_bytes must be above 0, relay_keep_ms 0 or more.")
     if config.alarm_webhook is not None and not config.manager:
         raise InvalidArgument("--alarm-webhook is for a manager: give --manager too.")
+
+
+async def store_id(store: RecordStore) -> str:
+    """What names a store, whatever its servers are called: made once, and kept in it.
+
+    Empty while it cannot be kept: a server with a full disk must start all the same.
+    """
+    record = await store.get(_ID_KEY)
+    if record is None:
+        try:
+            record = await store.put(_ID_KEY, secrets.token_hex(16).encode(), expect=0)
+        except RecordConflict:
+            record = await store.get(_ID_KEY)
+        except RingdoveError:
+            return ""
+    return record.value.decode() if record is not None else ""
 
 
 class Tier:
