@@ -137,8 +137,9 @@ class Server:
             ) from error
         self._announce()
         self._tier = Tier.of(
-            config, self._broker, self.url, self._directory, lambda: len(self.native.connections)
-        )
+            config, self._broker, self.url, self._directory,
+            lambda: len(self.native.connections), config.token or "",
+        )  # fmt: skip
         self._log.info(
             "serving", host=config.host, port=self.port, http=self.http_port, mqtt=self.mqtt_port,
             coap=self.coap_port, data="a fabric" if config.store else config.data,

@@ -3,7 +3,7 @@
 import json
 import threading
 import urllib.request
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -16,6 +16,7 @@ from ringdove.tiers import webhook
 from ringdove.tiers.alarms import LAG
 from ringdove.tiers.reports import BrokerReport, QueueReport, Where, to_wire
 from server.running import ServerProcess, ServerThread, wait_for
+from tiers.brokers import bodies, copied
 
 
 def report(name, **fields):
@@ -89,6 +90,34 @@ def test_what_was_heard_outlives_a_restart_in_good_order(tmp_path):
         server.start()
         with ringdove.connect(server.url) as rd:
             assert [view["name"] for view in tier(rd, "brokers")] == ["core"]
+
+
+def test_managers_hand_out_no_tokens_and_relays_bring_their_own(tmp_path):
+    with ExitStack() as stack:
+
+        def add(name, **options):
+            server = ServerThread(tmp_path / name, name=name, http=-1, **options)
+            return stack.enter_context(server)
+
+        manager = add("manager", manager=True)
+        managed = {"managers": manager.url, "token": "s3cret"}
+        core = add("core", **managed)
+        rd = stack.enter_context(ringdove.connect(manager.url))
+        wait_for(lambda: tier(rd, "brokers"), "the core reports")
+        with ringdove.connect(core.url) as near:
+            origin = near.create_queue("readings")
+            origin.subscribe("local")
+            origin.send_many(bodies(0, 3))
+        for name, upstream in (("fixed", core.url), ("told", "manager")):
+            edge = add(name, level=1, upstream=upstream, **managed)
+            with ringdove.connect(edge.url) as far:
+                copied(far, "readings", 3)
+        wait_for(lambda: len(tier(rd, "brokers")) == 3, "all report")
+        wait_for(lambda: repr(tier(rd, "brokers")).count("'upstream': ''") == 1, "they pull")
+        places = tier(rd, "where", role="consumer")
+        records = manager.call(manager.server.broker.store.scan("tier/"))
+        assert len(places) == 3
+        assert "s3cret" not in repr([places, tier(rd, "brokers"), tier(rd, "tiers"), records])
 
 
 @contextmanager

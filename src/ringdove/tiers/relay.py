@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from ringdove.client.address import with_token, without_token
 from ringdove.client.remote import RemoteBackend
 from ringdove.errors import (
     ClientError,
@@ -66,6 +67,8 @@ class RelayOptions:
     keep_ms: int = KEEP_MS
     #: How blocks are compressed on the way: zstd, lz4 or none.
     compression: str = "none"
+    #: For upstreams whose URL has none: managers do not hand out tokens.
+    token: str = ""
 
 
 class Relay(Background):
@@ -124,10 +127,10 @@ class Relay(Background):
                 pulled.state, pulled.reason = "away", reason
 
     async def _pull_from(self, place: Place) -> None:
-        upstream = RemoteBackend(place.url, **self._link)
+        upstream = self._connection(place.url)
         await upstream.open()
         self._move.clear()
-        self._log.info("pulling", upstream=place.name, url=place.url)
+        self._log.info("pulling", upstream=place.name, url=without_token(place.url))
         self.upstream = place
         self._placed = set()
         leaving = asyncio.create_task(self._leave_others(place, upstream))
@@ -140,6 +143,9 @@ class Relay(Background):
             leaving.cancel()
             await self._end_pulls()
             await upstream.close()
+
+    def _connection(self, url: str) -> RemoteBackend:
+        return RemoteBackend(with_token(url, self._options.token), **self._link)
 
     # -- queues ---------------------------------------------------------------------------------
 
@@ -267,7 +273,7 @@ class Relay(Background):
         A URL of another spelling may lead to the present one: nothing is given up there, nor where
         that cannot be told.
         """
-        former = RemoteBackend(url, **self._link)
+        former = self._connection(url)
         await former.open()
         try:
             if not _store_of(former) or not _store_of(present):
@@ -300,6 +306,6 @@ def fixed(url: str) -> Callable[[str, list[str]], Awaitable[list[Place]]]:
     async def find(at: str, avoid: list[str]) -> list[Place]:  # noqa: ARG001
         if not url:
             raise StoreUnavailable("No upstream is known.")
-        return [Place(url, url, 0, "")]
+        return [Place(without_token(url), url, 0, "")]
 
     return find

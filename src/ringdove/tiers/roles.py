@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
+from ringdove.client.address import parse, without_token
 from ringdove.core.compression import CODEC_NUMBERS
 from ringdove.core.settings import check_name
 from ringdove.errors import InvalidArgument, RecordConflict, RingdoveError
@@ -120,27 +121,30 @@ class Tier:
         url: str,
         directory: Path | None,
         connections: Callable[[], int],
+        token: str = "",
     ) -> Self:
-        """What the settings ask for, started on the running loop."""
+        """What the settings ask for, started on the running loop; `token` is the server's own."""
         name = config.name or _default_name(url)
         relay = reporter = None
         managers = Managers(config.managers) if config.managers else None
         if config.upstream:
+            by_manager = config.upstream == BY_MANAGER and managers is not None
             options = RelayOptions(
                 name=name,
                 queues=tuple(config.relay_queues.split(",")),
                 spool_bytes=config.spool_bytes,
                 keep_ms=config.relay_keep_ms,
                 compression=config.relay_compression,
+                token=(token or _token(config.managers)) if by_manager else "",
             )
-            by_manager = config.upstream == BY_MANAGER and managers is not None
             find = _by_manager(config, name) if by_manager else fixed(config.upstream)
             relay = Relay(broker, options, find)
             relay.start()
         if managers is not None:
             identity = Identity(
                 name=name, level=config.level, region=config.region,
-                url=config.public_url or url, networks=_networks(config), directory=directory,
+                url=without_token(config.public_url or url), networks=_networks(config),
+                directory=directory,
             )  # fmt: skip
             reporter = Reporter(broker, identity, managers, relay, connections)
             reporter.start()
@@ -167,6 +171,10 @@ def _by_manager(
             await managers.close()
 
     return find
+
+
+def _token(url: str | None) -> str:
+    return parse(url).endpoints[0].token if url else ""
 
 
 def _networks(config: TierConfig) -> tuple[str, ...]:
