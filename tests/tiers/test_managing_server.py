@@ -10,7 +10,7 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 import ringdove
-from ringdove.errors import InvalidArgument
+from ringdove.errors import InvalidArgument, StoreCorrupted
 from ringdove.pending import run
 from ringdove.tiers import webhook
 from ringdove.tiers.alarms import LAG
@@ -90,6 +90,43 @@ def test_what_was_heard_outlives_a_restart_in_good_order(tmp_path):
         server.start()
         with ringdove.connect(server.url) as rd:
             assert [view["name"] for view in tier(rd, "brokers")] == ["core"]
+
+
+def test_a_queue_that_cannot_be_looked_at_does_not_hide_its_broker(manager, tmp_path):
+    with (
+        ServerThread(tmp_path / "core", name="core", managers=manager.url) as core,
+        ringdove.connect(core.url) as near,
+        ringdove.connect(manager.url) as rd,
+    ):
+        near.create_queue("damaged")
+        near.create_queue("sound")
+        broker = core.server.broker
+        look = broker.queue_stats
+
+        async def fail(name):
+            if name == "damaged":
+                raise StoreCorrupted("A block is damaged.")
+            return await look(name)
+
+        def told():
+            return [queue["name"] for queue in tier(rd, "metadata")]
+
+        broker.queue_stats = fail
+        wait_for(lambda: told() == ["sound"], "it reports what it can")
+
+
+def test_a_broker_reports_its_memory_queues_after_a_power_cut(manager, tmp_path):
+    with ServerThread(tmp_path / "core", name="core", managers=manager.url) as core:
+        with ringdove.connect(core.url) as near:
+            near.create_queue("idle", durability="memory").send(b"gone")
+        core.stop()
+        (tmp_path / "core" / "memory.boot").write_text("another boot")
+        with ringdove.connect(manager.url) as rd:
+            wait_for(lambda: not tier(rd, "brokers"), "it has left")
+            core.start()
+            wait_for(lambda: tier(rd, "brokers") and tier(rd, "metadata"), "it reports")
+        with ringdove.connect(core.url) as near:
+            assert near.queue("idle").stats().messages == 0
 
 
 def test_managers_hand_out_no_tokens_and_relays_bring_their_own(tmp_path):

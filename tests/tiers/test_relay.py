@@ -374,6 +374,22 @@ def test_an_upstream_that_lost_its_tail_and_has_grown_again_is_noticed(
     core.stop()
 
 
+def test_a_copy_in_memory_is_pulled_again_after_a_power_cut_of_its_broker(tmp_path: Path) -> None:
+    with core_and_edge(tmp_path) as (core, edge), ringdove.connect(core.url) as near:
+        origin = near.create_queue("readings", durability="memory")
+        origin.send(b"0")
+        with ringdove.connect(edge.url) as far:
+            copied(far, "readings", 1)
+        wait_for(lambda: not origin.stats().messages, "the core to let go")
+        edge.stop()
+        (tmp_path / "edge" / "memory.boot").write_text("another boot")
+        origin.send(b"1")
+        edge.start()
+        with ringdove.connect(edge.url) as far:
+            [message] = copied(far, "readings", 2).receive(max=10, wait=10)
+            assert message.body == b"1"
+
+
 def test_a_queue_made_anew_upstream_replaces_its_copy_when_that_is_done(tmp_path: Path) -> None:
     with (
         core_and_edge(tmp_path, relay_keep_ms=0) as (core, edge),

@@ -209,6 +209,7 @@ class Relay(Background):
         if info.id == origin.id and info.settings.relayed:
             if info.settings != settings:
                 await self._broker.change_queue(origin.name, settings.to_dict())
+            await self._broker.queue_stats(origin.name)  # Makes stripes that a power cut took.
             return True
         if not info.settings.relayed:
             pulled.state = "diverged"
