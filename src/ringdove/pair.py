@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 import structlog
 
+from ringdove.client.address import without_token
 from ringdove.errors import InvalidArgument
 from ringdove.server import Server
 from ringdove.stores.embedded.replica import Replica
@@ -87,7 +88,8 @@ async def _stand_by(
     """Wait for the grant; None when asked to end first."""
     replica = Replica(Path(config.data))
     try:
-        standby = Standby(replica, grantors, config.public_url or "", config.token or "")
+        own_url = without_token(config.public_url or "")
+        standby = Standby(replica, grantors, own_url, config.token or "")
         name = config.name if config.with_standby else None
         standby.on_wait = partial(on_turn, None)
         granted = standby.until_granted(name, config.standby_of)
@@ -108,7 +110,7 @@ async def _serve(
     server = Server(config, primary=Primary(holding, options))
     try:
         await server.start()
-        holding.url = config.public_url or _without_token(server.url)
+        holding.url = without_token(config.public_url or server.url)
         on_turn(server)
         await _unless(asked, asyncio.wait([keeping]))
         if holding.lost:
@@ -120,12 +122,6 @@ async def _serve(
     finally:
         holding.lose("closing")
         await keeping
-
-
-def _without_token(url: str) -> str:
-    """A URL that may be written down; both processes have the same token."""
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"
 
 
 async def _unless(asked: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:

@@ -37,7 +37,7 @@ from ringdove.stores.memory import MemoryStore
 from ringdove.tiers.gauges import StandbyCollector, TierCollector
 from ringdove.tiers.manager import Manager
 from ringdove.tiers.overview import Tiers
-from ringdove.tiers.roles import Tier
+from ringdove.tiers.roles import Tier, store_id
 
 if TYPE_CHECKING:
     import ssl
@@ -137,8 +137,9 @@ class Server:
             ) from error
         self._announce()
         self._tier = Tier.of(
-            config, self._broker, self.url, self._directory, lambda: len(self.native.connections)
-        )
+            config, self._broker, self.url, self._directory,
+            lambda: len(self.native.connections), config.token or "",
+        )  # fmt: skip
         self._log.info(
             "serving", host=config.host, port=self.port, http=self.http_port, mqtt=self.mqtt_port,
             coap=self.coap_port, data="a fabric" if config.store else config.data,
@@ -154,6 +155,7 @@ class Server:
         """Listen for the native protocol, and for what tiers and standbys say in it."""
         config = self.config
         self._native = NativeServer(self.broker, asyncio.get_running_loop(), config.token)
+        self._native.store_id = await store_id(self.broker.store)
         if self._primary is not None:
             self._native.follow = self._primary.follow
         if config.manager:

@@ -3,19 +3,20 @@
 import json
 import threading
 import urllib.request
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 import ringdove
-from ringdove.errors import InvalidArgument
+from ringdove.errors import InvalidArgument, StoreCorrupted
 from ringdove.pending import run
 from ringdove.tiers import webhook
 from ringdove.tiers.alarms import LAG
 from ringdove.tiers.reports import BrokerReport, QueueReport, Where, to_wire
 from server.running import ServerProcess, ServerThread, wait_for
+from tiers.brokers import bodies, copied
 
 
 def report(name, **fields):
@@ -89,6 +90,71 @@ def test_what_was_heard_outlives_a_restart_in_good_order(tmp_path):
         server.start()
         with ringdove.connect(server.url) as rd:
             assert [view["name"] for view in tier(rd, "brokers")] == ["core"]
+
+
+def test_a_queue_that_cannot_be_looked_at_does_not_hide_its_broker(manager, tmp_path):
+    with (
+        ServerThread(tmp_path / "core", name="core", managers=manager.url) as core,
+        ringdove.connect(core.url) as near,
+        ringdove.connect(manager.url) as rd,
+    ):
+        near.create_queue("damaged")
+        near.create_queue("sound")
+        broker = core.server.broker
+        look = broker.queue_stats
+
+        async def fail(name):
+            if name == "damaged":
+                raise StoreCorrupted("A block is damaged.")
+            return await look(name)
+
+        def told():
+            return [queue["name"] for queue in tier(rd, "metadata")]
+
+        broker.queue_stats = fail
+        wait_for(lambda: told() == ["sound"], "it reports what it can")
+
+
+def test_a_broker_reports_its_memory_queues_after_a_power_cut(manager, tmp_path):
+    with ServerThread(tmp_path / "core", name="core", managers=manager.url) as core:
+        with ringdove.connect(core.url) as near:
+            near.create_queue("idle", durability="memory").send(b"gone")
+        core.stop()
+        (tmp_path / "core" / "memory.boot").write_text("another boot")
+        with ringdove.connect(manager.url) as rd:
+            wait_for(lambda: not tier(rd, "brokers"), "it has left")
+            core.start()
+            wait_for(lambda: tier(rd, "brokers") and tier(rd, "metadata"), "it reports")
+        with ringdove.connect(core.url) as near:
+            assert near.queue("idle").stats().messages == 0
+
+
+def test_managers_hand_out_no_tokens_and_relays_bring_their_own(tmp_path):
+    with ExitStack() as stack:
+
+        def add(name, **options):
+            server = ServerThread(tmp_path / name, name=name, http=-1, **options)
+            return stack.enter_context(server)
+
+        manager = add("manager", manager=True)
+        managed = {"managers": manager.url, "token": "s3cret"}
+        core = add("core", **managed)
+        rd = stack.enter_context(ringdove.connect(manager.url))
+        wait_for(lambda: tier(rd, "brokers"), "the core reports")
+        with ringdove.connect(core.url) as near:
+            origin = near.create_queue("readings")
+            origin.subscribe("local")
+            origin.send_many(bodies(0, 3))
+        for name, upstream in (("fixed", core.url), ("told", "manager")):
+            edge = add(name, level=1, upstream=upstream, **managed)
+            with ringdove.connect(edge.url) as far:
+                copied(far, "readings", 3)
+        wait_for(lambda: len(tier(rd, "brokers")) == 3, "all report")
+        wait_for(lambda: repr(tier(rd, "brokers")).count("'upstream': ''") == 1, "they pull")
+        places = tier(rd, "where", role="consumer")
+        records = manager.call(manager.server.broker.store.scan("tier/"))
+        assert len(places) == 3
+        assert "s3cret" not in repr([places, tier(rd, "brokers"), tier(rd, "tiers"), records])
 
 
 @contextmanager

@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 import ringdove
+from ringdove.client.remote import RemoteBackend
 from ringdove.errors import InvalidArgument, QueueIsCopy, QueueNotFound
+from ringdove.pending import run
+from ringdove.stores.base import StripeId
+from ringdove.stores.embedded import EmbeddedStore
+from ringdove.tiers.pulling import QueuePull
 from server.bad_network import BadNetwork, Chance
 from server.running import ServerProcess, ServerThread, wait_for
 from tiers.brokers import bodies, copied, core_and_edge, drain
@@ -227,6 +232,162 @@ def test_an_upstream_that_has_lost_messages_is_noticed(tmp_path: Path) -> None:
         wait_for(lambda: _state(edge, "readings") == "diverged", "the alarm")
         assert "lost" in edge.server.relay.pulled["readings"].reason
         core.stop()
+
+
+def test_another_name_for_the_same_upstream_does_not_cost_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[str] = []
+
+    async def unsubscribe(_: RemoteBackend, queue: str, subscription: str) -> None:
+        left.append(f"{queue} {subscription}")
+
+    with ServerThread(tmp_path / "core") as core, ringdove.connect(core.url) as near:
+        origin = near.create_queue("readings")
+        chosen = {"level": 1, "name": "edge"}
+        origin.send_many(bodies(0, 10))
+        with (
+            ServerThread(tmp_path / "edge", upstream=core.url, **chosen) as edge,
+            ringdove.connect(edge.url) as far,
+        ):
+            copied(far, "readings", 10)
+        store = EmbeddedStore(tmp_path / "edge")
+        run(store.put("tier/left/alias", core.url.encode()))
+        run(store.close())
+        monkeypatch.setattr(RemoteBackend, "unsubscribe", unsubscribe)
+        both = f"{core.url},127.0.0.1:1"
+        with ServerThread(tmp_path / "edge", upstream=both, **chosen) as edge:
+            kept = edge.server.broker.store
+            wait_for(lambda: not edge.call(kept.get("tier/left/alias")), "both to be told apart")
+            [record] = edge.call(kept.scan("tier/left/"))
+            assert record.value.decode() == both
+            assert not left
+            assert "relay.edge" in origin.subscriptions()
+
+
+def test_a_place_is_given_up_when_there_is_one_at_the_next_upstream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    take_place, unsubscribe = QueuePull._take_place, RemoteBackend.unsubscribe
+
+    async def placed(pull: QueuePull) -> dict[StripeId, int]:
+        positions = await take_place(pull)
+        if pull.subscription == "relay.last":
+            events.append(pull._origin.name)
+        return positions
+
+    async def left(backend: RemoteBackend, queue: str, subscription: str) -> None:
+        events.append(f"left {queue}")
+        await unsubscribe(backend, queue, subscription)
+
+    chosen = {"level": 2, "name": "last"}
+    with (
+        core_and_edge(tmp_path) as (core, edge),
+        ringdove.connect(core.url) as near,
+        ringdove.connect(edge.url) as far,
+    ):
+        queues = [near.create_queue(name) for name in ("one", "two")]
+        for queue in queues:
+            queue.subscribe("local")  # So that the core keeps them for the last one.
+            queue.send_many(bodies(0, 10))
+            copied(far, queue.name, 10)
+        with (
+            ServerThread(tmp_path / "last", upstream=core.url, **chosen) as last,
+            ringdove.connect(last.url) as end,
+        ):
+            for queue in queues:
+                copied(end, queue.name, 10)
+        monkeypatch.setattr(QueuePull, "_take_place", placed)
+        monkeypatch.setattr(RemoteBackend, "unsubscribe", left)
+        with ServerThread(tmp_path / "last", upstream=edge.url, **chosen):
+            for queue in queues:
+                wait_for(lambda q=queue: "relay.last" not in q.subscriptions(), "it to leave")
+        for name in ("one", "two"):
+            assert events.index(name) < events.index(f"left {name}")
+
+
+def test_an_upstream_that_trimmed_what_the_copy_lacks_stays_diverged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The relay takes no place there: with one, it would pass over what is missing."""
+    looks = []
+    take_place = QueuePull._take_place
+
+    async def counted(pull: QueuePull) -> dict[StripeId, int]:
+        looks.append(pull)
+        return await take_place(pull)
+
+    with core_and_edge(tmp_path) as (core, edge), ringdove.connect(core.url) as near:
+        origin = near.create_queue("readings", keep_done_ms=0)
+        origin.subscribe("local")
+        origin.send_many(bodies(0, 10))
+        with ringdove.connect(edge.url) as far:
+            copied(far, "readings", 10)
+        edge.stop()
+        origin.unsubscribe("relay.edge")
+        origin.send_many(bodies(10, 20))
+        origin.receive(max=100, wait=10, subscription="local").ack()
+        origin.send_many(bodies(20, 25))
+        [stripe] = origin.stats().stripes
+        wait_for(lambda: origin.stats().stripes[stripe].head >= 20, "the core to trim")
+        monkeypatch.setattr(QueuePull, "_take_place", counted)
+        edge.start()
+        wait_for(lambda: len(looks) > 2, "several looks")
+        assert _state(edge, "readings") == "diverged"
+        assert "trimmed" in edge.server.relay.pulled["readings"].reason
+        assert "relay.edge" not in origin.subscriptions()
+        with ringdove.connect(edge.url) as far:
+            assert far.queue("readings").stats().stripes[stripe].tail == 10
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_an_upstream_that_lost_its_tail_and_has_grown_again_is_noticed(
+    tmp_path: Path,
+    running: bool,
+) -> None:
+    """A power cut took a memory queue; new messages have the offsets of the old ones."""
+    core = ServerThread(tmp_path / "core")
+    with BadNetwork(core.port) as network:
+        edge = ServerThread(tmp_path / "edge", level=1, upstream=network.url, name="edge")
+        with ringdove.connect(core.url) as near, ringdove.connect(edge.url) as far:
+            near.create_queue("readings", durability="memory").send_many(bodies(0, 10))
+            copied(far, "readings", 10)
+        network.closed = True
+        network.cut()
+        if not running:
+            edge.stop()
+        core.stop()
+        (tmp_path / "core" / "memory.boot").write_text("another boot")
+        core.start()
+        with ringdove.connect(core.url) as near:
+            near.queue("readings").send_many(bodies(100, 115))
+        network.closed = False
+        if not running:
+            edge.start()
+        wait_for(lambda: _state(edge, "readings") == "diverged", "the alarm")
+        assert "another message" in edge.server.relay.pulled["readings"].reason
+        with ringdove.connect(edge.url) as far:
+            got = far.queue("readings").receive(max=100, wait=10)
+            assert [message.body for message in got] == bodies(0, 10)
+        edge.stop()
+    core.stop()
+
+
+def test_a_copy_in_memory_is_pulled_again_after_a_power_cut_of_its_broker(tmp_path: Path) -> None:
+    with core_and_edge(tmp_path) as (core, edge), ringdove.connect(core.url) as near:
+        origin = near.create_queue("readings", durability="memory")
+        origin.send(b"0")
+        with ringdove.connect(edge.url) as far:
+            copied(far, "readings", 1)
+        wait_for(lambda: not origin.stats().messages, "the core to let go")
+        edge.stop()
+        (tmp_path / "edge" / "memory.boot").write_text("another boot")
+        origin.send(b"1")
+        edge.start()
+        with ringdove.connect(edge.url) as far:
+            [message] = copied(far, "readings", 2).receive(max=10, wait=10)
+            assert message.body == b"1"
 
 
 def test_a_queue_made_anew_upstream_replaces_its_copy_when_that_is_done(tmp_path: Path) -> None:

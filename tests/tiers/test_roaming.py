@@ -10,7 +10,7 @@ import pytest
 
 import ringdove
 from ringdove import aio
-from ringdove.client.address import parse
+from ringdove.client.address import parse, with_token, without_token
 from ringdove.errors import InvalidArgument, OffsetTrimmed, StoreUnavailable
 from ringdove.pending import run
 from ringdove.tiers import manager as manager_module
@@ -231,11 +231,8 @@ def test_the_managers_token_opens_the_brokers(tmp_path: Path) -> None:
     with ExitStack() as stack:
         add = stack.enter_context
         manager = add(ServerThread(tmp_path / "m", manager=True, token="s3cret", http=-1))
-        core = add(ServerThread(tmp_path / "core", name="core", token="s3cret", http=-1))
-        core.stop()  # Its port is known now, and its address can be told without the token.
-        options = {"port": core.port, "managers": manager.url, "token": "s3cret", "http": -1}
-        public_url = f"ringdove://127.0.0.1:{core.port}"
-        add(ServerThread(tmp_path / "core", name="core", public_url=public_url, **options))
+        options = {"managers": manager.url, "token": "s3cret", "http": -1}
+        add(ServerThread(tmp_path / "core", name="core", **options))
         asker = add(ringdove.connect(manager.url)).backend
         wait_for(lambda: run(asker.tier("brokers", {})), "the core reports")
         url = f"tiers://:s3cret@127.0.0.1:{manager.port}?role=producer"
@@ -247,6 +244,26 @@ def test_the_managers_token_opens_the_brokers(tmp_path: Path) -> None:
 def test_a_url_says_role_and_region_and_nothing_else(query: str) -> None:
     with pytest.raises(InvalidArgument, match="role=producer"):
         parse(f"tiers://127.0.0.1:7100?{query}")
+
+
+@pytest.mark.parametrize(
+    ("url", "bare"),
+    [
+        ("ringdove://:s3c%40ret@a:1,b:2", "ringdove://a:1,b:2"),
+        ("ringdoves://a:1", "ringdoves://a:1"),
+        ("ringdove+unix://:s3c%40ret@/run/a@b", "ringdove+unix:///run/a@b"),
+        ("ringdove+unix:/run/a@b", "ringdove+unix:/run/a@b"),
+        ("", ""),
+    ],
+)
+def test_a_token_is_taken_from_a_url_and_given_to_one_without(url: str, bare: str) -> None:
+    assert without_token(url) == bare
+    if bare:
+        [first, *_] = parse(with_token(bare, "s3c@ret")).endpoints
+        assert first.token == "s3c@ret"
+        assert parse(with_token(url, "")) == parse(url)
+        own = with_token(bare, "own")
+        assert with_token(own, "s3c@ret") == own
 
 
 def test_a_url_names_managers_and_who_asks() -> None:

@@ -3,15 +3,21 @@
 Real processes, a real manager, and networks between them that can be cut.
 """
 
+import asyncio
 import time
 
+import msgspec
 import pytest
 
 import ringdove
 from ringdove import errors
 from ringdove.pair import check
 from ringdove.server_config import ServerConfig
-from server.running import wait_for
+from ringdove.stores.embedded.replica import Replica
+from ringdove.stores.memory import MemoryStore
+from ringdove.tiers.grants import Grants, Request, Verdict
+from ringdove.tiers.standby import Standby
+from server.running import PATIENCE_S, wait_for
 from tiers.load import Load
 from tiers.pairs import GRANT_MS, Pair, cut, heal
 
@@ -149,6 +155,55 @@ def test_sends_are_refused_without_a_standby_where_one_is_required(tmp_path):
         pair.wait_in_sync()
         send_some(pair.url)
         assert stored(pair.url) == 20
+
+
+class Managers:
+    """Those of a store, without a network; None while they are away."""
+
+    trouble = "silence"
+
+    def __init__(self) -> None:
+        self.grants: Grants | None = None
+        self.asked = asyncio.Event()
+
+    async def ask(self, command, name, member, **more):
+        self.asked.set()
+        if self.grants is None:
+            return None
+        request = msgspec.to_builtins(Request(name, member, **more))
+        return msgspec.convert(await self.grants.commands[f"grant.{command}"](request), Verdict)
+
+
+async def one_life(directory, managers, *, granted):
+    """A process of a new broker: until it may serve, or was told that it may not."""
+    replica = Replica(directory)
+    managers.asked.clear()
+    waiting = asyncio.create_task(Standby(replica, managers, "", "").until_granted("core", None))
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            await (waiting if granted else managers.asked.wait())
+    finally:
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        replica.close()
+    return replica.member
+
+
+def test_a_new_primary_that_ended_before_a_manager_answered_serves_later(tmp_path):
+    async def scenario():
+        managers = Managers()
+        before = await one_life(tmp_path / "a", managers, granted=False)
+        managers.grants = Grants(MemoryStore())
+        member = await one_life(tmp_path / "a", managers, granted=True)
+        assert (member.name, member.id) == ("core", before.id)
+
+        managers.grants = Grants(MemoryStore())  # All records are lost: it may lack something.
+        assert await one_life(tmp_path / "a", managers, granted=False) == member
+        request = msgspec.to_builtins(Request("core", member.id))
+        verdict = await managers.grants.commands["grant.acquire"](request)
+        assert verdict["grant"] is None
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 from ringdove.errors import InvalidArgument
 
@@ -75,6 +75,25 @@ def parse(url: str) -> Address:
     if not endpoints:
         raise InvalidArgument(f"{url!r} names no server: write ringdove://HOST:PORT.")
     return Address(endpoints)
+
+
+def without_token(url: str) -> str:
+    """A URL as it may be written down and handed out."""
+    scheme, _, rest = url.partition(":")
+    slashes = "//" if rest.startswith("//") else ""
+    rest = rest.removeprefix("//")
+    if scheme == "ringdove+unix" and not rest.startswith(":"):
+        return url
+    cut = rest.partition("@") if scheme == "ringdove+unix" else rest.rpartition("@")
+    return f"{scheme}:{slashes}{cut[2]}" if cut[1] else url
+
+
+def with_token(url: str, token: str) -> str:
+    """A URL with a token, if it has none."""
+    if not token or parse(url).endpoints[0].token:
+        return url
+    scheme, _, rest = url.partition(":")
+    return f"{scheme}://:{quote(token, safe='')}@{rest.removeprefix('//')}"
 
 
 def _asker(url: str, query: str) -> Asker:

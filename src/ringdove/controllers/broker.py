@@ -6,7 +6,7 @@ It keeps nothing that matters: any broker over the same store could serve the ne
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -25,13 +25,15 @@ from ringdove.core.tally import Tallies
 from ringdove.errors import InvalidArgument, OffsetTrimmed, QueueNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from ringdove.controllers.sending import Delivered, Parcel
     from ringdove.core.block import Block
     from ringdove.core.receipt import Receipt
     from ringdove.errors import ClientError
     from ringdove.stores.base import Start, Store, StripeId, StripeStats
+
+T = TypeVar("T")
 
 
 class QueueStats(NamedTuple):
@@ -146,18 +148,33 @@ class Broker:
 
     async def purge_queue(self, name: str) -> int:
         """Drop every message of a queue; answers how many were waiting or leased."""
-        info = await self._catalog.get(name)
-        return sum([await self.store.purge(stripe) for stripe in info.stripes()])
+
+        async def purge(info: QueueInfo) -> int:
+            return sum([await self.store.purge(stripe) for stripe in info.stripes()])
+
+        return await self._on_stripes(name, purge)
 
     async def queue_stats(self, name: str) -> QueueStats:
         """The state of a queue."""
+
+        async def stats(info: QueueInfo) -> QueueStats:
+            stripes = {stripe: await self.store.stats(stripe) for stripe in info.stripes()}
+            return total_stats(name, stripes)
+
+        return await self._on_stripes(name, stats)
+
+    async def _on_stripes(self, name: str, work: Callable[[QueueInfo], Awaitable[T]]) -> T:
+        """Do something with all stripes of a queue, which may have to be made first."""
         info = await self._catalog.get(name)
         try:
-            stripes = {stripe: await self.store.stats(stripe) for stripe in info.stripes()}
+            return await work(info)
         except QueueNotFound:
             info = await self._catalog.refresh(name)  # Made anew, or gone.
-            stripes = {stripe: await self.store.stats(stripe) for stripe in info.stripes()}
-        return total_stats(name, stripes)
+        try:
+            return await work(info)
+        except QueueNotFound:  # A power cut has taken what was in memory.
+            await self._catalog.finish_change(info)
+            return await work(info)
 
     # -- subscriptions --------------------------------------------------------------------------
 
@@ -169,7 +186,11 @@ class Broker:
         self, queue: str, subscription: str, start: Start, *, keep_default: bool = False
     ) -> None:
         """Add a subscription."""
-        await self._catalog.subscribe(queue, subscription, start, keep_default=keep_default)
+
+        async def subscribe(_: QueueInfo) -> None:
+            await self._catalog.subscribe(queue, subscription, start, keep_default=keep_default)
+
+        await self._on_stripes(queue, subscribe)
 
     async def unsubscribe(self, queue: str, subscription: str) -> None:
         """Remove a subscription."""
@@ -244,12 +265,15 @@ class Broker:
         exact: bool = False,
     ) -> BlockStream:
         """Claim a subscription for ordered streaming; see `BlockStream.open`."""
-        info = await self._catalog.get(queue)
-        stream = BlockStream(
-            self.store, info, subscription, owner, lease_ms, self.tallies.of(info.id)
-        )
-        await stream.open(positions, exact=exact)
-        return stream
+
+        async def stream(info: QueueInfo) -> BlockStream:
+            opened = BlockStream(
+                self.store, info, subscription, owner, lease_ms, self.tallies.of(info.id)
+            )
+            await opened.open(positions, exact=exact)
+            return opened
+
+        return await self._on_stripes(queue, stream)
 
     # -- reading by offset ----------------------------------------------------------------------
 

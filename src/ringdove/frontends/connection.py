@@ -211,6 +211,7 @@ class Connection(asyncio.BufferedProtocol):
             limits.FRAME_BYTES_MAX,
             limits.REQUESTS_IN_FLIGHT_MAX,
             limits.IDLE_S_MAX / 3,
+            self._server.store_id,
         )
         self._write(Verb.REPLY, frame.number, messages.encode(welcome))
 

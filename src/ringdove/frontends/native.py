@@ -41,6 +41,8 @@ class NativeServer:
         self.loop = loop
         self.token = token
         self.runner = Runner(loop)
+        #: What clients are told that the store is called.
+        self.store_id = ""
         #: What serves each verb; a server that has more roles adds theirs.
         self.handlers = dict(HANDLERS)
         #: What serves a standby.

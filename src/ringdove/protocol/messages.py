@@ -114,6 +114,8 @@ class Welcome(msgspec.Struct, array_like=True):
     in_flight_max: int
     #: The client should send something at least this often.
     idle_s: float
+    #: Names the store behind the server, the same at every address that leads to it.
+    store: str = ""
 
 
 class WireSegment(msgspec.Struct, array_like=True):

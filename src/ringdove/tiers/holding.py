@@ -150,6 +150,8 @@ class Holding:
                 if now_s() >= self._until_s:
                     return False  # It could not stop in time.
                 self._alone = False
+            elif self._alone:
+                return not self.lost  # So it is recorded already: no manager need be asked.
             while not self.lost:
                 verdict = await self._ask("sync", in_sync=in_sync, step=self._step)
                 if verdict is None:

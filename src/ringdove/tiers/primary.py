@@ -159,8 +159,8 @@ class Primary:
     async def forget(self, follower: Follower) -> None:
         """A standby is out."""
         if self._follower is follower:
-            self._follower = None
             await self._detach()
+            self._follower = None  # Not before: the next one's attach must not be undone by it.
 
     async def _detach(self) -> None:
         """Ship no more; but where a standby is required, what was let in before must be told."""
@@ -254,11 +254,11 @@ class Follower:
     # -- on the loop ----------------------------------------------------------------------------
 
     async def begin(self, store: EmbeddedStore) -> None:
-        """Ship everything from now on, and say so."""
+        """Ship everything from now on, and say so first: the standby begins with nothing then."""
         self._store = store
-        self._writers = await asyncio.to_thread(attach, store, self, self._progress)
         name = self._primary.holding.name
         self._wire.answer(self._number, messages.encode(messages.Following(name)))
+        self._writers = await asyncio.to_thread(attach, store, self, self._progress)
 
     def refuse(self, error: RingdoveError) -> None:
         """Do not take the standby."""

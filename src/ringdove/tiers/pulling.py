@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
@@ -20,9 +20,11 @@ from ringdove.core.dedup import Segment
 from ringdove.errors import (
     ClientError,
     ConnectionClosed,
+    OffsetTrimmed,
     QueueFull,
     QueueNotFound,
     RingdoveError,
+    StoreCorrupted,
     StoreFull,
     WaitTimeout,
 )
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from ringdove.controllers.broker import Broker
     from ringdove.controllers.catalog import QueueInfo
     from ringdove.controllers.streaming import StreamedBlock
+    from ringdove.core.block import Block
     from ringdove.core.dedup import Appended
     from ringdove.pending import Pending
     from ringdove.stores.base import StripeId
@@ -93,6 +96,8 @@ class QueuePull:
         self._name = name
         self._compression = compression
         self.pulled = pulled
+        #: Whether this broker has a place upstream.
+        self.placed = False
         self._log = structlog.get_logger("ringdove.relay").bind(queue=origin.name)
 
     @property
@@ -111,18 +116,38 @@ class QueuePull:
                 self._tell("away", str(error))
                 await asyncio.sleep(_AGAIN_S)
             else:
-                await self._wait_for_room(refused)
+                if refused is not None:
+                    await self._wait_for_room(refused)
 
-    async def _pull(self) -> StreamedBlock:
-        """Stream and append until there is no room; answers the block that did not fit."""
-        positions = await self._take_place()
-        stream = await self._upstream.stream(
-            self._origin.name, self.subscription, self._name.encode(), positions, _CLAIM_MS,
-            self._compression,
-        )  # fmt: skip
-        self._tell("pulling", "")
+    async def _pull(self) -> StreamedBlock | None:
+        """Stream and append until there is no room; answers the block that did not fit.
+
+        None when upstream was reached anew: it may not be what it was, so its place is taken again.
+        """
+        anew = asyncio.Event()
+        on_welcome = self._upstream.link.on_welcome
+        on_welcome.append(anew.set)
+        try:
+            positions = await self._take_place()
+            self.placed = True
+            stream = await self._upstream.stream(
+                self._origin.name, self.subscription, self._name.encode(), positions, _CLAIM_MS,
+                self._compression,
+            )  # fmt: skip
+            self._tell("pulling", "")
+            return await self._keep_pulling(stream, anew)
+        finally:
+            on_welcome.remove(anew.set)
+
+    async def _keep_pulling(
+        self, stream: RemoteStream, anew: asyncio.Event
+    ) -> StreamedBlock | None:
+        """See `_pull`."""
         under_way: asyncio.Queue[_UnderWay] = asyncio.Queue(_UNDER_WAY_MAX)
-        helpers = [asyncio.create_task(self._read(stream, under_way))]
+        helpers: list[asyncio.Task[Any]] = [
+            asyncio.create_task(self._read(stream, under_way, anew)),
+            asyncio.create_task(anew.wait()),
+        ]
         if self._origin.settings.relay_done == "consumed":
             helpers.append(asyncio.create_task(self._tell_consumed(stream)))
         settling = asyncio.create_task(self._settle(stream, under_way))
@@ -130,6 +155,8 @@ class QueuePull:
             done, _ = await asyncio.wait([settling, *helpers], return_when=asyncio.FIRST_COMPLETED)
             if settling in done:
                 return settling.result()
+            if anew.is_set():
+                return None
             for task in done:
                 task.result()
             raise ConnectionClosed("The stream has ended.")
@@ -140,13 +167,33 @@ class QueuePull:
             await stream.close()
 
     async def _take_place(self) -> dict[StripeId, int]:
-        """Hold this broker's place upstream; answers where the copy stands, by stripe."""
+        """Hold this broker's place upstream; answers where the copy stands, by stripe.
+
+        A copy that has something is compared before there is a place: with one, what is trimmed
+        upstream is taken for expired.
+        """
         upstream, queue = self._upstream, self._origin.name
         known = self.subscription in await upstream.subscriptions(queue)
+        if not known and await self._has_some():
+            await self._compare(known=False)
         await upstream.subscribe(queue, self.subscription, Start("earliest"))
-        theirs = (await upstream.queue_stats(queue)).stripes
+        try:
+            return await self._compare(known=known)
+        except Diverged:
+            if not known:  # It has trimmed meanwhile.
+                await upstream.unsubscribe(queue, self.subscription)
+            raise
+
+    async def _has_some(self) -> bool:
+        """Whether anything was ever copied."""
+        store = self._broker.store
+        return any([(await store.stats(stripe)).tail for stripe in self._origin.stripes()])
+
+    async def _compare(self, *, known: bool) -> dict[StripeId, int]:
+        """Where the copy stands, by stripe; raises Diverged unless upstream goes on from there."""
+        queue = self._origin.name
         positions = {}
-        for stripe, stats in theirs.items():
+        for stripe, stats in (await self._upstream.queue_stats(queue)).stripes.items():
             tail = (await self._broker.store.stats(stripe)).tail
             if tail > stats.tail:
                 raise Diverged(
@@ -158,14 +205,32 @@ class QueuePull:
                     f"Upstream has {queue!r} only from offset {stats.head}, this copy ends at "
                     f"{tail}: what is between has been trimmed there."
                 )
+            if stats.head < tail and not await self._same_at(stripe, tail - 1):
+                raise Diverged(
+                    f"Offset {tail - 1} of {queue!r} is another message upstream than here: "
+                    "upstream has lost some and got others, or is not what this was copied from."
+                )
             positions[stripe] = tail
         return positions
 
-    async def _read(self, stream: RemoteStream, under_way: asyncio.Queue[_UnderWay]) -> None:
+    async def _same_at(self, stripe: StripeId, offset: int) -> bool:
+        """Whether upstream has the copy's message there; True where that cannot be told."""
+        try:
+            mine = await self._broker.read(stripe, offset, 1, skip_trimmed=False)
+            theirs = await self._upstream.read(stripe, offset, 1, skip_trimmed=False)
+        except (OffsetTrimmed, StoreCorrupted):
+            return True
+        return [_content(block) for block in mine] == [_content(block) for block in theirs]
+
+    async def _read(
+        self, stream: RemoteStream, under_way: asyncio.Queue[_UnderWay], anew: asyncio.Event
+    ) -> None:
         store = self._broker.store
         while True:
             streamed = await stream.next()
             assert streamed is not None
+            if anew.is_set():
+                return
             self.pulled.mismatches += stream.mismatches
             stream.mismatches = 0
             segment = Segment(streamed.block, sequence=streamed.wanted, placed=True)
@@ -252,3 +317,8 @@ class QueuePull:
 def relay_subscription(name: str) -> str:
     """The subscription by which a broker holds its place upstream."""
     return f"relay.{name}"
+
+
+def _content(block: Block) -> tuple[Any, ...]:
+    """What a block holds and where, however it is packed."""
+    return block.base, block.stored_ms, block.sent_times_ms(), block.keys(), block.bodies()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from ringdove.client.address import with_token, without_token
 from ringdove.client.remote import RemoteBackend
 from ringdove.errors import (
     ClientError,
@@ -48,7 +49,7 @@ _SESSION_S = 3.0
 SPOOL_BYTES = 10 << 30
 KEEP_MS = 600_000
 
-#: Records of the upstreams where this broker has or had a place, by name.
+#: Records of the upstreams where this broker has or had a place: their URLs, by store.
 _LEFT_KEY = "tier/left/"
 
 
@@ -66,6 +67,8 @@ class RelayOptions:
     keep_ms: int = KEEP_MS
     #: How blocks are compressed on the way: zstd, lz4 or none.
     compression: str = "none"
+    #: For upstreams whose URL has none: managers do not hand out tokens.
+    token: str = ""
 
 
 class Relay(Background):
@@ -88,6 +91,9 @@ class Relay(Background):
         self.pulled: dict[str, Pulled] = {}
         self._pulls: dict[str, tuple[QueueInfo, QueuePull, asyncio.Task[None]]] = {}
         self._move = asyncio.Event()
+        #: Queues that have a place at the present upstream; and that there are others than before.
+        self._placed: set[str] = set()
+        self._settled = asyncio.Event()
         self._log = structlog.get_logger("ringdove.relay")
 
     def move(self) -> None:
@@ -121,12 +127,13 @@ class Relay(Background):
                 pulled.state, pulled.reason = "away", reason
 
     async def _pull_from(self, place: Place) -> None:
-        upstream = RemoteBackend(place.url, **self._link)
+        upstream = self._connection(place.url)
         await upstream.open()
         self._move.clear()
-        self._log.info("pulling", upstream=place.name, url=place.url)
+        self._log.info("pulling", upstream=place.name, url=without_token(place.url))
         self.upstream = place
-        leaving = asyncio.create_task(self._leave_others(place))
+        self._placed = set()
+        leaving = asyncio.create_task(self._leave_others(place, upstream))
         try:
             while not self._move.is_set():
                 await self._look(upstream)
@@ -136,6 +143,9 @@ class Relay(Background):
             leaving.cancel()
             await self._end_pulls()
             await upstream.close()
+
+    def _connection(self, url: str) -> RemoteBackend:
+        return RemoteBackend(with_token(url, self._options.token), **self._link)
 
     # -- queues ---------------------------------------------------------------------------------
 
@@ -158,6 +168,10 @@ class Relay(Background):
                 await pull[1].look_behind()
             elif await self._can_pull(info):
                 self._begin(upstream, info)
+        placed = {name for name, (_, pull, _) in self._pulls.items() if pull.placed}
+        if placed != self._placed:
+            self._placed = placed
+            self._settled.set()
 
     def _wants(self, name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in self._options.queues)
@@ -195,6 +209,7 @@ class Relay(Background):
         if info.id == origin.id and info.settings.relayed:
             if info.settings != settings:
                 await self._broker.change_queue(origin.name, settings.to_dict())
+            await self._broker.queue_stats(origin.name)  # Makes stripes that a power cut took.
             return True
         if not info.settings.relayed:
             pulled.state = "diverged"
@@ -239,34 +254,51 @@ class Relay(Background):
 
     # -- leaving --------------------------------------------------------------------------------
 
-    async def _leave_others(self, place: Place) -> None:
+    async def _leave_others(self, place: Place, upstream: RemoteBackend) -> None:
         """Give up this broker's place at former upstreams, which would keep messages for it."""
         store = self._broker.store
-        await store.put(_LEFT_KEY + place.name, place.url.encode())
-        while True:
-            others = [
-                record
-                for record in await store.scan(_LEFT_KEY)
-                if record.key != _LEFT_KEY + place.name
-            ]
+        key = _LEFT_KEY + (_store_of(upstream) or place.name)
+        await store.put(key, place.url.encode())
+        while others := [record for record in await store.scan(_LEFT_KEY) if record.key != key]:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._settled.wait(), 10 * _LOOK_S)
+            self._settled.clear()
             for record in others:
                 with contextlib.suppress(RingdoveError, OSError):
-                    await self._leave(record.value.decode())
-                    await store.remove(record.key)
-            if not others:
-                return
-            await asyncio.sleep(10 * _LOOK_S)
+                    if await self._leave(record.value.decode(), upstream):
+                        await store.remove(record.key)
 
-    async def _leave(self, url: str) -> None:
-        upstream = RemoteBackend(url, **self._link)
-        await upstream.open()
+    async def _leave(self, url: str, present: RemoteBackend) -> bool:
+        """Give up the places at a former upstream that the present one has; whether none is left.
+
+        A URL of another spelling may lead to the present one: nothing is given up there, nor where
+        that cannot be told.
+        """
+        former = self._connection(url)
+        await former.open()
         try:
-            for info in await upstream.list_queues():
+            if not _store_of(former) or not _store_of(present):
+                return False
+            if _store_of(former) == _store_of(present):
+                return True
+            none_left = True
+            for info in await former.list_queues():
                 subscription = relay_subscription(self._options.name)
-                if subscription in await upstream.subscriptions(info.name):
-                    await upstream.unsubscribe(info.name, subscription)
+                if subscription not in await former.subscriptions(info.name):
+                    continue
+                if info.name in self._placed or not self._wants(info.name):
+                    await former.unsubscribe(info.name, subscription)
+                else:
+                    none_left = False
+            return none_left
         finally:
-            await upstream.close()
+            await former.close()
+
+
+def _store_of(upstream: RemoteBackend) -> str:
+    """What names the store that a connection leads to; empty where nobody says."""
+    welcome = upstream.link.session.welcome
+    return welcome.store if welcome is not None else ""
 
 
 def fixed(url: str) -> Callable[[str, list[str]], Awaitable[list[Place]]]:
@@ -275,6 +307,6 @@ def fixed(url: str) -> Callable[[str, list[str]], Awaitable[list[Place]]]:
     async def find(at: str, avoid: list[str]) -> list[Place]:  # noqa: ARG001
         if not url:
             raise StoreUnavailable("No upstream is known.")
-        return [Place(url, url, 0, "")]
+        return [Place(without_token(url), url, 0, "")]
 
     return find

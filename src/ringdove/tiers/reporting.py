@@ -107,6 +107,8 @@ class Reporter(Background):
         #: Messages pulled at the last report, by queue, and when that was.
         self._before: dict[str, int] = {}
         self._before_s = time.monotonic()
+        #: Queues that could not be looked at, the last time.
+        self._unreported: set[str] = set()
         self._log = structlog.get_logger("ringdove.tiers")
 
     async def close(self) -> None:
@@ -168,7 +170,14 @@ class Reporter(Background):
         pulled_by = self._relay.pulled if self._relay is not None else {}
         reports = []
         for info in await self._broker.list_queues():
-            stats = await self._broker.queue_stats(info.name)
+            try:
+                stats = await self._broker.queue_stats(info.name)
+            except RingdoveError as error:  # One queue must not hide the broker.
+                if info.name not in self._unreported:
+                    self._log.warning("not reported", queue=info.name, reason=str(error))
+                self._unreported.add(info.name)
+                continue
+            self._unreported.discard(info.name)
             consumed: dict[str, int] = {}
             for stripe in stats.stripes.values():
                 for sub in stripe.subscriptions:

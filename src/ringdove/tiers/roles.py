@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
+import secrets
 import socket
 from typing import TYPE_CHECKING, Self
 
 import msgspec
 
+from ringdove.client.address import parse, without_token
 from ringdove.core.compression import CODEC_NUMBERS
 from ringdove.core.settings import check_name
-from ringdove.errors import InvalidArgument
+from ringdove.errors import InvalidArgument, RecordConflict, RingdoveError
 from ringdove.tiers.relay import KEEP_MS, SPOOL_BYTES, Relay, RelayOptions, fixed
 from ringdove.tiers.reporting import Identity, Managers, Reporter
 from ringdove.tiers.reports import Where
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ringdove.controllers.broker import Broker
+    from ringdove.stores.base import RecordStore
     from ringdove.tiers.reports import Place
 
 
@@ -51,6 +54,9 @@ class TierConfig(msgspec.Struct, frozen=True):
 
 #: What `upstream` says when the manager is to choose.
 BY_MANAGER = "manager"
+
+#: The record that names a store.
+_ID_KEY = "tier/store"
 
 
 def check(config: TierConfig) -> None:
@@ -84,6 +90,22 @@ def check(config: TierConfig) -> None:
         raise InvalidArgument("--alarm-webhook is for a manager: give --manager too.")
 
 
+async def store_id(store: RecordStore) -> str:
+    """What names a store, whatever its servers are called: made once, and kept in it.
+
+    Empty while it cannot be kept: a server with a full disk must start all the same.
+    """
+    record = await store.get(_ID_KEY)
+    if record is None:
+        try:
+            record = await store.put(_ID_KEY, secrets.token_hex(16).encode(), expect=0)
+        except RecordConflict:
+            record = await store.get(_ID_KEY)
+        except RingdoveError:
+            return ""
+    return record.value.decode() if record is not None else ""
+
+
 class Tier:
     """The relay and the reporter of a server, each if it has one."""
 
@@ -99,27 +121,30 @@ class Tier:
         url: str,
         directory: Path | None,
         connections: Callable[[], int],
+        token: str = "",
     ) -> Self:
-        """What the settings ask for, started on the running loop."""
+        """What the settings ask for, started on the running loop; `token` is the server's own."""
         name = config.name or _default_name(url)
         relay = reporter = None
         managers = Managers(config.managers) if config.managers else None
         if config.upstream:
+            by_manager = config.upstream == BY_MANAGER and managers is not None
             options = RelayOptions(
                 name=name,
                 queues=tuple(config.relay_queues.split(",")),
                 spool_bytes=config.spool_bytes,
                 keep_ms=config.relay_keep_ms,
                 compression=config.relay_compression,
+                token=(token or _token(config.managers)) if by_manager else "",
             )
-            by_manager = config.upstream == BY_MANAGER and managers is not None
             find = _by_manager(config, name) if by_manager else fixed(config.upstream)
             relay = Relay(broker, options, find)
             relay.start()
         if managers is not None:
             identity = Identity(
                 name=name, level=config.level, region=config.region,
-                url=config.public_url or url, networks=_networks(config), directory=directory,
+                url=without_token(config.public_url or url), networks=_networks(config),
+                directory=directory,
             )  # fmt: skip
             reporter = Reporter(broker, identity, managers, relay, connections)
             reporter.start()
@@ -146,6 +171,10 @@ def _by_manager(
             await managers.close()
 
     return find
+
+
+def _token(url: str | None) -> str:
+    return parse(url).endpoints[0].token if url else ""
 
 
 def _networks(config: TierConfig) -> tuple[str, ...]:

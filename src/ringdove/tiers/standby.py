@@ -90,11 +90,11 @@ class Standby:
                 raise InvalidArgument(
                     f"{path} belongs to the broker {member.name!r}, not to {name!r}."
                 )
-            return False
+            return member.first and name is not None
         if self._primary_url:
             self._refuse_filled("it would be overwritten by the primary's")
             return False
-        self._replica.join(Member(name or ""))
+        self._replica.join(Member(name or "", first=True))
         return True
 
     def _refuse_filled(self, reason: str) -> None:
@@ -118,6 +118,8 @@ class Standby:
                 if verdict is None:
                     self._say("no manager answers", reason=self._grantors.trouble)
                 elif verdict.granted and verdict.grant is not None:
+                    if member.first:
+                        self._replica.join(Member(member.name, member.id))
                     return Holding(self._grantors, verdict.grant, asked_s)
                 elif verdict.grant is None:
                     self._say("the managers know nothing of this broker", broker=member.name)

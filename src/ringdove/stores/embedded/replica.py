@@ -34,12 +34,14 @@ if TYPE_CHECKING:
     from ringdove.stores.embedded.shipping import Edit
 
 
-class Member(msgspec.Struct, frozen=True):
+class Member(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a directory is part of."""
 
     #: The broker's name, which both of its directories have.
     name: str
     id: str = msgspec.field(default_factory=lambda: secrets.token_hex(16))
+    #: Whether it may be its broker's first one: it has never been granted to serve.
+    first: bool = False
 
 
 class Replica:
