@@ -140,6 +140,23 @@ def test_with_no_copy_left_nothing_is_acknowledged(cluster, connection, name):
     assert [number for number in drain(queue) if number != 3] == [0, 1, 2, 4, 5]
 
 
+def test_a_sender_who_knows_of_fewer_copies_waits_for_all_that_were_asked_for_since(
+    cluster, connection, name
+):
+    queue = connection.create_queue(name, order="strict", copies=1)
+    shard = shard_of(cluster, f"{queue.info().id:x}.0.0")
+    _, *copies = [member.name for member in cluster.blueprint.holding(shard)]
+    send(queue, range(3))
+    with ringdove.connect(cluster.url) as another:
+        another.queue(name).configure(copies=3, when_short="refuse")
+    with paused(cluster, *copies):
+        with pytest.raises(StoreUnavailable, match="1 of 3 copies"):
+            queue.send("3")
+        assert queue.stats().subscriptions["default"] == (3, 0, 0)  # It is not shown, either.
+    send(queue, range(4, 6))
+    assert [number for number in drain(queue) if number != 3] == [0, 1, 2, 4, 5]
+
+
 def test_a_sender_follows_a_master_that_is_handed_over(cluster, connection, name):
     """A node that is no master any more refuses WAIT as well: that must not hide where to go."""
     queue, tag = strict_queue(connection, name)

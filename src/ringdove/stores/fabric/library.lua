@@ -867,7 +867,7 @@ local function append_segments(keys, args)
   if dropped then self:tidy(trim_max) end
   self:save()
   if #accepted > 0 then self:announce(args[3], copies > 1 and 'later' or nil) end
-  return {copies, self.when_short, answers, self.tail, digits(self.now)}
+  return {copies, self.when_short, self.epoch, answers, self.tail, digits(self.now)}
 end
 
 -- Removes blocks that were written for an append which did not take them: all, or those it did not answer '+' for.
@@ -882,7 +882,7 @@ end
 
 local function append(keys, args)
   local ok, answer = pcall(append_segments, keys, args)
-  remove_unwanted(keys, args, ok and answer[3] or nil)
+  remove_unwanted(keys, args, ok and answer[4] or nil)
   if not ok then error(answer, 0) end
   return answer
 end
@@ -892,7 +892,7 @@ end
 local function touch(keys, args)
   local self = load(keys, '0', args[1])
   self:save()
-  return {math.min(self.copies, tonumber(args[2])), self.when_short, {}, self.tail}
+  return {math.min(self.copies, tonumber(args[2])), self.when_short, self.epoch, self.tail}
 end
 
 -- Leasing --------------------------------------------------------------------------------------
@@ -1322,7 +1322,7 @@ local function settle(keys, args)
   self:tidy(tonumber(args[7]))
   self:save()
   if self.order ~= 'loose' or args[5] ~= 'acknowledge' then self:announce(args[3]) end
-  return {math.min(self.copies, tonumber(args[8])), self.when_short, answers}
+  return {math.min(self.copies, tonumber(args[8])), self.when_short, self.epoch, answers}
 end
 
 -- The rest -------------------------------------------------------------------------------------

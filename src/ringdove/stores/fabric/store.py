@@ -23,6 +23,7 @@ from ringdove.errors import (
     InvalidArgument,
     OffsetTrimmed,
     QueueNotFound,
+    StoreUnavailable,
 )
 from ringdove.stores.base import (
     Claim,
@@ -131,8 +132,23 @@ class FabricStore(FabricRecords):
         wanted = (place.copies or self._copies_max) - 1
         told = await self._ask_copied(place.slot, attempt, Copies(wanted, copies_needed))
         reply: list[Any]
-        place.copies, _, *reply = self._accept(place, told)
+        place.copies, _, epoch, *reply = self._accept(place, told)
+        if copies_needed(told) > wanted:
+            await self._copy_more(place, epoch)
         return reply
+
+    async def _copy_more(self, place: Place, epoch: int) -> None:
+        """See that a change has its copies that was made when fewer were known to be needed."""
+        copies = Copies(place.copies - 1, copies_needed)
+        told = await self._ask_copied(place.slot, self._touch(place), copies)
+        if self._accept(place, told)[2] != epoch:
+            raise StoreUnavailable(
+                "Another node has taken over: what was asked may come to nothing. Try again."
+            )
+
+    def _touch(self, place: Place) -> Sequence[Word]:
+        """A change that means nothing, and has its copies only when those before it have."""
+        return fcall("touch", place.keys, (self._now(), self._copies_max))
 
     # -- stripes --------------------------------------------------------------------------------
 
@@ -223,8 +239,7 @@ class FabricStore(FabricRecords):
 
     async def _settle_tail(self, place: Place) -> None:
         """See that what others have appended has its copies, whoever was to look after it."""
-        touch = fcall("touch", place.keys, (self._now(), self._copies_max))
-        _, tail = await self._change(place, touch)
+        [tail] = await self._change(place, self._touch(place))
         self._show(place, int(tail))
 
     def submit_append(
