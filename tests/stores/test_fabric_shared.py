@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
 import time
@@ -222,6 +223,15 @@ class FragileProcess(RedisProcess):
         assert self._connect(), "redis has ended"
         self._until(lambda: b"cluster_state:ok" in self._told("CLUSTER", "INFO"))
 
+    def keep_file(self) -> None:
+        """Remember what the disk has."""
+        shutil.copytree(self._directory / "appendonlydir", self._directory / "kept")
+
+    def take_file_back(self) -> None:
+        """What was written since was in the disk's cache, and the power was cut."""
+        shutil.rmtree(self._directory / "appendonlydir")
+        (self._directory / "kept").rename(self._directory / "appendonlydir")
+
     def _told(self, *words: str) -> bytes:
         reply = self.ask(*words)
         return reply if isinstance(reply, bytes) else b""
@@ -282,6 +292,29 @@ def test_a_node_that_lost_everything_has_no_queues(driver: Driver, fragile: Frag
     [answer] = run(driver.store.acknowledge(driver.stripe, "default", [claim], 0))
     assert isinstance(answer, ReceiptStale)
     assert driver.finish() == [b"5", b"6"]
+
+
+def test_a_node_that_lost_the_end_of_its_file_gives_no_offset_again(
+    driver: Driver, fragile: FragileProcess, clock: ManualClock
+) -> None:
+    """I7, and what a store remembers of the lost end is not taken for what came later."""
+    driver.send(b"kept")
+    fragile.keep_file()
+    lost = driver.send(b"of the last second")
+    epoch = driver.stats().epoch
+    fragile.kill()
+    fragile.take_file_back()
+    fragile.start()
+    store = FabricStore(fragile.url, clock)
+    try:
+        sent = Driver(store, clock).send(b"sent afterwards")
+    finally:
+        run(store.close())
+    assert sent.base > lost.base
+    assert driver.stats().epoch == epoch + 1
+    assert driver.replay(0) == [b"kept", b"sent afterwards"]
+    assert driver.finish() == [b"kept", b"sent afterwards"]
+    assert driver.send(b"and more").base == sent.base + 1
 
 
 def test_a_silent_node_does_not_hold_a_caller_for_ever(

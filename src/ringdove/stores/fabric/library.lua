@@ -122,12 +122,12 @@ Stripe.__index = Stripe
 
 local function pack_state(self)
   return cmsgpack.pack(self.epoch, self.tail, self.stable, self.head, self.dropped, self.nbytes, self.numbered, self.owner,
-    self.oldest, self.kept, self.marked, self.marked_at, self.delays, self.garbage)
+    self.oldest, self.kept, self.marked, self.marked_at, self.delays, self.garbage, self.run)
 end
 
 local function unpack_state(self, raw)
   self.epoch, self.tail, self.stable, self.head, self.dropped, self.nbytes, self.numbered, self.owner, self.oldest,
-    self.kept, self.marked, self.marked_at, self.delays, self.garbage = cmsgpack.unpack(raw)
+    self.kept, self.marked, self.marked_at, self.delays, self.garbage, self.run = cmsgpack.unpack(raw)
 end
 
 local function pack_settings(self)
@@ -188,11 +188,22 @@ local function load(keys, version, given_now, name)
   return self
 end
 
+-- What tells this process from the one that the node was before it was started again.
+local run = nil
+local function run_of_node()
+  run = run or string.match(call('INFO', 'server'), 'run_id:(%x+)')
+  return run
+end
+
 -- After a failover the last appends may be gone, and others may come in their place: a new epoch begins, far above all
--- offsets that may have been given out.
+-- offsets that may have been given out. So it does on a node that was started again, for its file may have lacked the end.
+-- Versions before this one write no run.
 function Stripe:check_owner()
-  local me = call('CLUSTER', 'MYID')
-  if self.owner == me then return end
+  local me, now = call('CLUSTER', 'MYID'), run_of_node()
+  if self.owner == me and (self.run or now) == now then
+    self.run = now
+    return
+  end
   if self.owner ~= '' then
     local skipped = (math.floor(self.tail / SKIP) + 1) * SKIP
     self.epoch = self.epoch + 1
@@ -201,8 +212,11 @@ function Stripe:check_owner()
     self.tail = skipped
     if self.oldest < 0 then self.head = skipped end
   end
-  self.owner = me
+  self.owner, self.run = me, now
 end
+
+-- What was read of the log is good for as long as this is the same.
+function Stripe:era() return self.epoch .. '.' .. self.run end
 
 -- Writes what has changed. An answer that copies must have is followed by WAIT, which waits for the last change of its
 -- connection: such a call always changes something (the default), because others may have done what it answers.
@@ -867,7 +881,7 @@ local function append_segments(keys, args)
   if dropped then self:tidy(trim_max) end
   self:save()
   if #accepted > 0 then self:announce(args[3], copies > 1 and 'later' or nil) end
-  return {copies, self.when_short, self.epoch, answers, self.tail, digits(self.now)}
+  return {copies, self.when_short, self:era(), answers, self.tail, digits(self.now)}
 end
 
 -- Removes blocks that were written for an append which did not take them: all, or those it did not answer '+' for.
@@ -892,7 +906,7 @@ end
 local function touch(keys, args)
   local self = load(keys, '0', args[1])
   self:save()
-  return {math.min(self.copies, tonumber(args[2])), self.when_short, self.epoch, self.tail}
+  return {math.min(self.copies, tonumber(args[2])), self.when_short, self:era(), self.tail}
 end
 
 -- Leasing --------------------------------------------------------------------------------------
@@ -1193,7 +1207,7 @@ local function lease(keys, args)
   local due = stripe:due(sub)
   stripe:save(true)
   local unstable = stripe.tail > stripe.stable and 1 or 0
-  return {stripe.epoch, runs, dead, exhausted and 0 or 1, due, unstable}
+  return {stripe.epoch, runs, dead, exhausted and 0 or 1, due, unstable, stripe:era()}
 end
 
 -- Settling -------------------------------------------------------------------------------------
@@ -1322,7 +1336,7 @@ local function settle(keys, args)
   self:tidy(tonumber(args[7]))
   self:save()
   if self.order ~= 'loose' or args[5] ~= 'acknowledge' then self:announce(args[3]) end
-  return {math.min(self.copies, tonumber(args[8])), self.when_short, self.epoch, answers}
+  return {math.min(self.copies, tonumber(args[8])), self.when_short, self:era(), answers}
 end
 
 -- The rest -------------------------------------------------------------------------------------
@@ -1342,7 +1356,7 @@ local function create(keys, args)
   if call('EXISTS', keys[M]) == 1 then return 0 end
   local self = setmetatable({keys = keys, subs = {}, raw = '', now = now_of(args[1]), epoch = 1, tail = 0, stable = 0,
     head = 0, dropped = 0, nbytes = 0, numbered = 0, owner = call('CLUSTER', 'MYID'), oldest = -1, kept = 0,
-    marked = -1, marked_at = 0, delays = 0, garbage = ''}, Stripe)
+    marked = -1, marked_at = 0, delays = 0, garbage = '', run = run_of_node()}, Stripe)
   configured(self, args, 3)
   self:add_subscription(args[2], 0)
   self:save()
@@ -1546,12 +1560,12 @@ local function stats(keys, args)
     (left == 0 or behind) and 1 or 0}
 end
 
--- args: now, trim limit. Answers epoch, head, visible tail.
+-- args: now, trim limit. Answers era, head, visible tail.
 local function bounds(keys, args)
   local self = load(keys, '0', args[1])
   self:tidy(tonumber(args[2]))
   self:save(true)
-  return {self.epoch, self.head, self.stable}
+  return {self:era(), self.head, self.stable}
 end
 
 -- args: time. Answers the first offset stored then or later.

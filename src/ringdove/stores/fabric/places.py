@@ -42,6 +42,8 @@ class Place:
         self.watched = False
         #: Whether the stripe was deleted, as far as is known.
         self.gone = False
+        #: What its master's answers have named last: in another era others may be in the log.
+        self.era = b""
         #: Blocks that were read or appended lately, and how large they are about.
         self.blocks: deque[Block] = deque()
         self.block_bytes = _BLOCK_BYTES_GUESS
@@ -90,8 +92,14 @@ class BlockCache:
         else:
             del self._places[longest_unused]
 
+    def see(self, place: Place, era: bytes) -> None:
+        """In another era of a stripe, others may be in the place of blocks that were kept."""
+        if era != place.era:
+            self.forget(place)
+            place.era = era
+
     def forget(self, place: Place) -> None:
-        """A stripe is gone."""
+        """A stripe is gone, or not what it was."""
         with self._lock:
             self._places.pop(place, None)
             while place.blocks:

@@ -132,16 +132,17 @@ class FabricStore(FabricRecords):
         wanted = (place.copies or self._copies_max) - 1
         told = await self._ask_copied(place.slot, attempt, Copies(wanted, copies_needed))
         reply: list[Any]
-        place.copies, _, epoch, *reply = self._accept(place, told)
+        place.copies, _, era, *reply = self._accept(place, told)
         if copies_needed(told) > wanted:
-            await self._copy_more(place, epoch)
+            await self._copy_more(place, era)
+        self._cache.see(place, era)
         return reply
 
-    async def _copy_more(self, place: Place, epoch: int) -> None:
+    async def _copy_more(self, place: Place, era: bytes) -> None:
         """See that a change has its copies that was made when fewer were known to be needed."""
         copies = Copies(place.copies - 1, copies_needed)
         told = await self._ask_copied(place.slot, self._touch(place), copies)
-        if self._accept(place, told)[2] != epoch:
+        if self._accept(place, told)[2] != era:
             raise StoreUnavailable(
                 "Another node has taken over: what was asked may come to nothing. Try again."
             )
@@ -259,12 +260,13 @@ class FabricStore(FabricRecords):
     ) -> Delivery:
         """See StripeStore."""
         place = self._place(stripe)
-        epoch, runs, dead, more, due, unstable = await self._ask_soon(
+        epoch, runs, dead, more, due, unstable, era = await self._ask_soon(
             place, "lease", self._now(), version, subscription, want, lease_ms, spread,
             os.urandom(16), self._random.getrandbits(30), limits.PROMOTE_PER_CALL_MAX,
             limits.SCAN_PER_CALL_MAX, limits.LEASES_MAX, limits.TRIM_BLOCKS_PER_COMMIT_MAX,
             limits.LOOK_AHEAD,
         )  # fmt: skip
+        self._cache.see(place, era)
         if unstable and not runs and not dead:
             await self._settle_tail(place)
             more = 1
@@ -471,9 +473,10 @@ class FabricStore(FabricRecords):
     ) -> list[Block]:
         """See StripeStore."""
         place = self._place(stripe)
-        _, head, tail = await self._ask(
+        era, head, tail = await self._ask(
             place, "bounds", self._now(), limits.TRIM_BLOCKS_PER_COMMIT_MAX
         )
+        self._cache.see(place, era)
         if offset < int(head):
             raise OffsetTrimmed(
                 f"Offset {offset} has been trimmed; the oldest one stored is {int(head)}."
