@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fabric.clusters import until
 from fabric.redis import RedisProcess
 from ringdove import limits
 from ringdove.core.settings import QueueSettings
@@ -26,7 +27,7 @@ from ringdove.errors import (
 )
 from ringdove.pending import run
 from ringdove.stores.base import Claim, StripeId
-from ringdove.stores.fabric import FabricStore, library, wire
+from ringdove.stores.fabric import FabricStore, library, watching, wire
 from stores.driver import Driver, bodies_of
 
 if TYPE_CHECKING:
@@ -353,6 +354,33 @@ def test_a_connection_on_which_a_node_owes_an_answer_for_too_long_is_given_up(
     assert before.lost
     cluster.timeout_s = PATIENCE_S
     assert driver.stats().tail == 3
+
+
+def test_a_listening_connection_that_has_gone_silent_is_given_up(
+    driver: Driver, fragile: FragileProcess, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody asks anything there, so a connection that a firewall has forgotten looks quiet."""
+    monkeypatch.setattr(wire, "_SILENT_S", 0.2)
+    monkeypatch.setattr(watching, "_CHECK_S", 0.05)
+    store = driver.store
+    driver.count(0, 1)
+    store.watch(driver.stripe).wait(PATIENCE_S)  # It was joined.
+    [node] = store._cluster._watcher._nodes.values()  # type: ignore[attr-defined]
+    deaf = node._wire
+    heard_s = deaf.heard_s
+    until(lambda: deaf.heard_s > heard_s)  # A node that only listens is heard all the same.
+    assert not deaf.lost
+    watch = store.watch(driver.stripe)
+    store._cluster._loop.loop.call_soon_threadsafe(  # type: ignore[attr-defined]
+        deaf._transport.pause_reading
+    )
+    another = FabricStore(fragile.url, clock)
+    try:
+        Driver(another, clock).send(b"1")
+    finally:
+        run(another.close())
+    watch.wait(PATIENCE_S)
+    until(lambda: node._wire is not deaf and not node._wire.lost)
 
 
 def test_what_was_acknowledged_survives_kills_in_the_middle(

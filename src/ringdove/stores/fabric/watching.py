@@ -3,8 +3,9 @@
 Every change of a stripe is published on a channel of its own, in its slot, and whoever has parked
 receivers listens. An append that still lacks its copies is published as well: if nobody says that
 it has them, for whoever should have is gone, it is time to look. A channel moves with its slot's
-master. Once a second each one is checked against the map of the cluster; whenever it was joined
-anew, notices may have been missed, and that counts as one.
+master. Once a second each one is checked against the map of the cluster, and each node is made to
+say something, so that a dead connection is noticed; whenever a channel was joined anew, notices may
+have been missed, and that counts as one.
 """
 
 from __future__ import annotations
@@ -99,6 +100,8 @@ class Watcher:
                 self._joined[channel] = address
                 self._node(address).tell(("SSUBSCRIBE", channel))
                 self._on_notice(channel)
+        for address in set(self._joined.values()):
+            self._node(address).ping()
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(_CHECK_S, self._check)

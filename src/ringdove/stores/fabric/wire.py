@@ -168,7 +168,7 @@ class Node:
         with self._lock:
             inbox, self._inbox = self._inbox, []
             self._scheduled = False
-        if not wire.expected:
+        if not wire.expected and self.on_message is None:
             wire.heard_s = time.monotonic()
         for _, pendings in inbox:
             wire.expected.extend(pendings)
@@ -207,6 +207,19 @@ class Node:
         if wire is not None and wire.expected and time.monotonic() - wire.heard_s > _SILENT_S:
             with contextlib.suppress(RuntimeError):  # The loop has been closed.
                 self._loop.call_soon_threadsafe(wire.close)
+
+    def ping(self) -> None:
+        """See that a node that is listened to still says something; from the loop's thread.
+
+        It owes no answers, so nothing else would tell that the connection is dead.
+        """
+        wire = self._wire
+        if wire is None or wire.lost:
+            return
+        if time.monotonic() - wire.heard_s > _SILENT_S:
+            wire.close()
+        else:
+            self.tell(("PING",))
 
     def lost(self) -> None:
         """The connection is of no use any more."""
@@ -495,7 +508,8 @@ _pack_small: Any = hiredis.pack_command
 _NOT_ENOUGH = object()
 _CONNECT_S = 2.0
 
-#: Seconds without a word from a node that owes an answer, after which its connection is given up.
+#: Seconds without a word from a node that owes an answer, or is listened to, after which its
+#: connection is given up.
 _SILENT_S = 5.0
 
 #: Seconds for the thread to end.
