@@ -28,6 +28,7 @@ from ringdove.errors import (
 from ringdove.pending import run
 from ringdove.stores.base import Claim, StripeId
 from ringdove.stores.fabric import FabricStore, library, watching, wire
+from ringdove.stores.fabric import store as store_module
 from stores.driver import Driver, bodies_of
 
 if TYPE_CHECKING:
@@ -148,6 +149,76 @@ def test_no_message_is_leased_twice_by_stores_at_work_together(drivers: list[Dri
         first, second = pool.map(consume, drivers)
     assert sorted(first + second, key=int) == [b"%d" % number for number in range(600)]
     assert one.sub().floor == 600
+
+
+# -- watches ------------------------------------------------------------------------------------
+
+
+def listened_to(redis: RedisProcess) -> int:
+    return len(redis.ask("PUBSUB", "SHARDCHANNELS"))
+
+
+def test_nobody_listens_to_stripes_that_were_deleted(
+    drivers: list[Driver], redis: RedisProcess
+) -> None:
+    one, other = drivers
+    store, another = one.store, other.store
+    watcher = store._cluster._watcher  # type: ignore[attr-defined]
+    for number in range(20):
+        stripe = StripeId(2, number, 0)
+        run(store.create(stripe, QueueSettings.make(), 1))
+        store.watch(stripe)
+        deleter = store if number % 2 else another
+        run(deleter.delete(stripe))
+        with pytest.raises(QueueNotFound):
+            run(store.stats(stripe))
+    store.watch(one.stripe)
+    until(lambda: listened_to(redis) == 1)
+    until(lambda: len(watcher._joined) == 1)
+    assert len(store._channels) == len(watcher._wanted) == 1  # type: ignore[attr-defined]
+    [node] = watcher._nodes.values()
+    assert not node._wire.lost
+    watch = store.watch(one.stripe)
+    other.send(b"x")
+    watch.wait(PATIENCE_S)
+
+
+def test_a_stripe_that_others_have_deleted_wakes_who_waits_there(drivers: list[Driver]) -> None:
+    one, other = drivers
+    one.stats()
+    watch = one.store.watch(one.stripe)
+    run(other.store.delete(one.stripe))
+    with pytest.raises(QueueNotFound):
+        one.stats()
+    watch.wait(PATIENCE_S)
+    with pytest.raises(QueueNotFound):
+        one.store.watch(one.stripe)
+
+
+def test_stripes_where_somebody_waits_are_not_forgotten(
+    drivers: list[Driver], redis: RedisProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "_STRIPES_MAX", 5)
+    one, other = drivers
+    store = one.store
+    one.stats()
+    woken: list[int] = []
+
+    def park(number: int) -> None:
+        watch = store.watch(StripeId(3, number, 0))
+        watch.when_done(lambda: (woken.append(number), park(number)))
+
+    for number in range(10):
+        park(number)
+    until(lambda: listened_to(redis) == 10)
+    joined = len(woken)  # That a channel was joined counts as a notice.
+    assert joined <= 10
+    for number in range(100):
+        store.watch(StripeId(4, number, 0))
+    until(lambda: len(store._channels) <= 20)  # type: ignore[attr-defined]
+    until(lambda: listened_to(redis) == len(store._channels))  # type: ignore[attr-defined]
+    other.stats()
+    assert len(woken) == joined
 
 
 # -- nodes that forget --------------------------------------------------------------------------
@@ -364,8 +435,10 @@ def test_a_listening_connection_that_has_gone_silent_is_given_up(
     monkeypatch.setattr(watching, "_CHECK_S", 0.05)
     store = driver.store
     driver.count(0, 1)
-    store.watch(driver.stripe).wait(PATIENCE_S)  # It was joined.
-    [node] = store._cluster._watcher._nodes.values()  # type: ignore[attr-defined]
+    store.watch(driver.stripe)
+    nodes = store._cluster._watcher._nodes  # type: ignore[attr-defined]
+    until(lambda: [node for node in nodes.values() if node._wire is not None])
+    [node] = nodes.values()
     deaf = node._wire
     heard_s = deaf.heard_s
     until(lambda: deaf.heard_s > heard_s)  # A node that only listens is heard all the same.

@@ -102,6 +102,10 @@ class Cluster:
         """Have notices of a channel delivered to `on_notice`, in the connections' thread."""
         self._watcher.want(channel.encode(), slot)
 
+    def unwatch(self, channel: str) -> None:
+        """Have no more notices of a channel."""
+        self._watcher.drop(channel.encode())
+
     def _notice(self, channel: bytes) -> None:
         self.on_notice(channel)
 

@@ -7,6 +7,7 @@ that it has read or appended lately, and who waits for what.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import threading
@@ -63,8 +64,10 @@ if TYPE_CHECKING:
     from ringdove.stores.fabric.cluster import Attempt
     from ringdove.stores.fabric.wire import Word
 
-#: Stripes whose keys are remembered.
+#: Stripes that are remembered, besides those where somebody waits; and how many are looked at for
+#: one to forget.
 _STRIPES_MAX = 10_000
+_LOOKS_MAX = 16
 
 
 class FabricStore(FabricRecords):
@@ -90,23 +93,47 @@ class FabricStore(FabricRecords):
     def _place(self, stripe: StripeId) -> Place:
         place = self._places.get(stripe)
         if place is not None:
+            with contextlib.suppress(KeyError):  # It was forgotten meanwhile.
+                self._places.move_to_end(stripe)
             return place
-        unused: Place | None = None
+        unused: list[Place] = []
         with self._lock:
-            if len(self._places) >= _STRIPES_MAX:
-                _, unused = self._places.popitem(last=False)
+            for _ in range(_LOOKS_MAX):
+                if len(self._places) < _STRIPES_MAX:
+                    break
+                oldest, found = self._places.popitem(last=False)
+                if found.watch.awaited:
+                    self._places[oldest] = found
+                else:
+                    self._unwatch(found)
+                    unused.append(found)
             place = self._places.setdefault(stripe, Place(stripe))
-        if unused is not None:
-            unused.announce()  # Who waits there must look, and watch its successor.
+        for found in unused:
+            self._cache.forget(found)
+            found.announce()  # Who is about to wait there must look, and watch its successor.
         return place
+
+    def _unwatch(self, place: Place) -> None:
+        """Listen to a stripe no more; under the lock."""
+        place.watched = False
+        if self._channels.pop(place.channel.encode(), None) is not None:
+            self._cluster.unwatch(place.channel)
+
+    def _is_gone(self, place: Place) -> None:
+        """A stripe was deleted: keep nothing of it, and let those who wait there learn of it."""
+        place.gone = True
+        self._cache.forget(place)
+        with self._lock:
+            self._unwatch(place)
+        place.announce()
 
     def _accept(self, place: Place, reply: Any) -> Any:
         """The reply, unless it is a refusal, which is raised; with a stripe its blocks go."""
         try:
             return accepted(reply)
         except QueueNotFound:
-            place.gone = True
-            self._cache.forget(place)
+            if not place.gone:
+                self._is_gone(place)
             raise
 
     async def _ask(self, place: Place, name: str, *arguments: Word) -> Any:
@@ -171,8 +198,7 @@ class FabricStore(FabricRecords):
         """See StripeStore."""
         place = self._place(stripe)
         await self._decide(place, "delete", place.channel)
-        place.gone = True
-        place.announce()
+        self._is_gone(place)
 
     async def append(
         self, stripe: StripeId, segments: Sequence[Segment], version: int
@@ -452,14 +478,19 @@ class FabricStore(FabricRecords):
 
     def watch(self, stripe: StripeId) -> Pending[None]:
         """See StripeStore."""
-        place = self._place(stripe)
-        if place.gone:
-            raise QueueNotFound(f"There is no stripe {stripe}; its queue was deleted.")
-        if self._opened and not place.watched:
-            place.watched = True
-            self._channels[place.channel.encode()] = place
-            self._cluster.watch(place.channel, place.slot)
-        return place.watch
+        while True:
+            place = self._place(stripe)
+            watch = place.watch
+            if place.gone:
+                raise QueueNotFound(f"There is no stripe {stripe}; its queue was deleted.")
+            if place.watched or not self._opened:
+                return watch
+            with self._lock:
+                # Else it was forgotten or deleted meanwhile.
+                if self._places.get(stripe) is place and not place.gone:
+                    place.watched = True
+                    self._channels[place.channel.encode()] = place
+                    self._cluster.watch(place.channel, place.slot)
 
     def _noticed(self, channel: bytes) -> None:
         place = self._channels.get(channel)

@@ -118,6 +118,8 @@ class Node:
         #: Called with each message of a sharded channel: its name, and what it says; and when the
         #: node is lost or refuses. A node that listens is asked for nothing else.
         self.on_message: Callable[[bytes, bytes], None] | None = None
+        #: Called with the name of a channel that is not listened to any more.
+        self.on_left: Callable[[bytes], None] | None = None
         self.on_lost: Callable[[], None] | None = None
 
     def ask(self, *commands: Sequence[Word]) -> list[Pending[Any]]:
@@ -463,8 +465,10 @@ class _Wire(asyncio.Protocol):
         """Deliver what a subscription brings; such a connection gets nothing else."""
         if self._node.on_message is None:
             return False
-        if isinstance(reply, ReplyError) or reply[0] == b"sunsubscribe":
+        if isinstance(reply, ReplyError):
             self._node.lost()  # The slot has moved.
+        elif reply[0] == b"sunsubscribe" and self._node.on_left is not None:
+            self._node.on_left(reply[1])
         elif reply[0] == b"smessage":
             self._node.on_message(reply[1], reply[2])
         return True
