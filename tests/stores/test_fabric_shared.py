@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import threading
@@ -249,6 +250,28 @@ def test_a_block_whose_append_found_no_function_is_not_left_behind(
     one.send(b"2")
     place = one.store._place(one.stripe)  # type: ignore[attr-defined]
     assert redis.ask("HLEN", place.log) == redis.ask("ZCARD", place.notes) == 1
+
+
+def test_a_node_that_cannot_take_the_functions_now_is_asked_again_after_a_pause(
+    redis: RedisProcess, clock: ManualClock
+) -> None:
+    """As while a new master has no copy yet: it must not be asked all the time."""
+    redis.ask("FUNCTION", "FLUSH")
+    redis.ask("CONFIG", "SET", "min-replicas-to-write", 1)
+    redis.ask("CONFIG", "RESETSTAT")
+    store = FabricStore(redis.url, clock)
+    try:
+        store._cluster.timeout_s = 0.3
+        with pytest.raises(StoreUnavailable, match="NOREPLICAS"):
+            run(store.get("record"))
+        told = redis.ask("INFO", "commandstats").decode()
+        [calls] = re.findall(r"cmdstat_fcall:calls=(\d+)", told)
+        assert 1 < int(calls) < 50
+        redis.ask("CONFIG", "SET", "min-replicas-to-write", 0)
+        assert run(store.get("record")) is None
+    finally:
+        redis.ask("CONFIG", "SET", "min-replicas-to-write", 0)
+        run(store.close())
 
 
 def test_another_version_of_the_functions_goes_on_beside_ours(

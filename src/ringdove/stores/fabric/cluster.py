@@ -150,6 +150,7 @@ class Cluster:
         deadline_s = time.monotonic() + timeout_s
         pause_s = _PAUSE_S
         losses = 0
+        loaded: set[NodeAddress | None] = set()
         while True:
             if self._closed:
                 raise ConnectionClosed("The store has been closed.")
@@ -158,13 +159,16 @@ class Cluster:
                 commands = attempt() if callable(attempt) else [attempt]
                 return await self._ask_once(slot, address, commands, copies, deadline_s)
             except ReplyError as error:
+                failure: Exception = error
                 if "unction not found" in str(error):
                     self._undo(slot, commands)
-                    await self._load(address)
-                    continue
-                if error.word not in _PASSING:
+                    obstacle = await self._load(slot, address, deadline_s)
+                    if obstacle is None and address not in loaded:
+                        loaded.add(address)
+                        continue
+                    failure = obstacle or error
+                elif error.word not in _PASSING:
                     raise StoreUnavailable(f"Node {address} refused: {error}.") from error
-                failure: Exception = error
             except NodeLost as error:
                 failure = error
                 losses += 1
@@ -222,18 +226,26 @@ class Cluster:
             if name == "HSET":
                 self.tell(slot, ("HDEL", key, *words[::2]))
 
-    async def _load(self, address: NodeAddress | None) -> None:
-        """Give a node the library."""
-        if address is not None:
-            [pending] = self.node(address).ask(("FUNCTION", "LOAD", "REPLACE", library.TEXT))
-            try:
-                await pending
-            except ReplyError as error:
-                if error.word not in _PASSING:
-                    raise StoreUnavailable(
-                        f"Node {address} does not take the functions: {error}. "
-                        "Redis 7 or Valkey is needed."
-                    ) from error
+    async def _load(
+        self, slot: int, address: NodeAddress | None, deadline_s: float
+    ) -> Exception | None:
+        """Give a node the library; answers what stands in the way, if that may pass."""
+        if address is None:
+            return None
+        node = self.node(address)
+        [pending] = node.ask(("FUNCTION", "LOAD", "REPLACE", library.TEXT))
+        try:
+            await self._answered(slot, node, pending, deadline_s)
+            pending.result()
+        except NodeLost as error:
+            return error
+        except ReplyError as error:
+            if error.word in _PASSING:
+                return error
+            raise StoreUnavailable(
+                f"Node {address} does not take the functions: {error}. Redis 7 or Valkey is needed."
+            ) from error
+        return None
 
     async def _refresh(self, deadline_s: float = 0) -> None:
         """Read which node serves which slot, from whichever node answers."""
