@@ -16,6 +16,8 @@ import pytest
 from fabric.clusters import until
 from fabric.redis import RedisProcess
 from ringdove import limits
+from ringdove.clock import SystemClock
+from ringdove.core.dedup import Segment
 from ringdove.core.settings import QueueSettings
 from ringdove.errors import (
     InvalidArgument,
@@ -30,7 +32,7 @@ from ringdove.pending import run
 from ringdove.stores.base import Claim, StripeId
 from ringdove.stores.fabric import FabricStore, library, watching, wire
 from ringdove.stores.fabric import store as store_module
-from stores.driver import Driver, bodies_of
+from stores.driver import Driver, block, bodies_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,6 +152,37 @@ def test_no_message_is_leased_twice_by_stores_at_work_together(drivers: list[Dri
         first, second = pool.map(consume, drivers)
     assert sorted(first + second, key=int) == [b"%d" % number for number in range(600)]
     assert one.sub().floor == 600
+
+
+class OtherClock(SystemClock):
+    """The clock of a machine that is ahead of the node's, or behind it."""
+
+    def __init__(self, ahead_ms: int) -> None:
+        super().__init__()
+        self._ahead_ms = ahead_ms
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self._ahead_ms
+
+
+@pytest.mark.parametrize("ahead_ms", [-600_000, 600_000])
+def test_the_end_of_a_lease_is_told_by_the_clock_of_who_asks(
+    redis: RedisProcess, ahead_ms: int
+) -> None:
+    """Else a receiver whose clock is ahead asks all the time, and one that is behind waits."""
+    redis.flush()
+    store = FabricStore(redis.url)
+    store.clock = OtherClock(ahead_ms)
+    try:
+        run(store.create(STRIPE, QueueSettings.make(), 1))
+        run(store.append(STRIPE, [Segment(block(b"x"))], 1))
+        before_ms = store.clock.now_ms()
+        run(store.lease(STRIPE, "default", 1, 60_000, 1, 1))
+        due_ms = run(store.lease(STRIPE, "default", 1, 60_000, 1, 1)).due_ms
+        assert due_ms is not None
+        assert before_ms + 30_000 < due_ms < store.clock.now_ms() + 90_000
+    finally:
+        run(store.close())
 
 
 # -- watches ------------------------------------------------------------------------------------

@@ -1204,10 +1204,12 @@ local function lease(keys, args)
     for at, run in ipairs(self.pieces) do runs[at] = self:hand_out(run, till) end
     for at, run in ipairs(self.dead) do dead[at] = self:hand_out(run, till) end
   end
+  -- As a wait: who asks need not have the same time.
   local due = stripe:due(sub)
+  local wait = due < 0 and -1 or due - stripe.now
   stripe:save(true)
   local unstable = stripe.tail > stripe.stable and 1 or 0
-  return {stripe.epoch, runs, dead, exhausted and 0 or 1, due, unstable, stripe:era()}
+  return {stripe.epoch, runs, dead, exhausted and 0 or 1, wait, unstable, stripe:era()}
 end
 
 -- Settling -------------------------------------------------------------------------------------

@@ -286,7 +286,7 @@ class FabricStore(FabricRecords):
     ) -> Delivery:
         """See StripeStore."""
         place = self._place(stripe)
-        epoch, runs, dead, more, due, unstable, era = await self._ask_soon(
+        epoch, runs, dead, more, wait, unstable, era = await self._ask_soon(
             place, "lease", self._now(), version, subscription, want, lease_ms, spread,
             os.urandom(16), self._random.getrandbits(30), limits.PROMOTE_PER_CALL_MAX,
             limits.SCAN_PER_CALL_MAX, limits.LEASES_MAX, limits.TRIM_BLOCKS_PER_COMMIT_MAX,
@@ -296,14 +296,14 @@ class FabricStore(FabricRecords):
         if unstable and not runs and not dead:
             await self._settle_tail(place)
             more = 1
-        due_ms = int(due)
+        due_ms = None if int(wait) < 0 else self.clock.now_ms() + int(wait)
         held, rest = await self._hold(place, runs)
         held_dead, rest_dead = await self._hold(place, dead)
         if rest or rest_dead:
             claims = [Claim(epoch, run.token, run.lo, run.hi) for run in rest + rest_dead]
             await self.unlease(stripe, subscription, claims, 0)
             due_ms = self.clock.now_ms()
-        return Delivery(epoch, held, held_dead, bool(more), None if due_ms < 0 else due_ms)
+        return Delivery(epoch, held, held_dead, bool(more), due_ms)
 
     async def _hold(
         self, place: Place, leased: Sequence[Sequence[Any]]
