@@ -574,6 +574,35 @@ def test_large_values_pass_and_larger_ones_are_refused_before_they_are_sent(
             run(one.store.put(key, refused))
 
 
+def test_every_master_is_given_the_functions_at_the_beginning(redis: RedisProcess) -> None:
+    """One that is full later on could not take them any more."""
+    redis.ask("FUNCTION", "FLUSH")
+    store = FabricStore(redis.url)
+    try:
+        run(store._cluster.open())
+        until(lambda: redis.ask("FUNCTION", "LIST", "LIBRARYNAME", library.NAME))
+        redis.ask("CONFIG", "SET", "maxmemory", 1)
+        assert run(store.get("record")) is None
+    finally:
+        redis.ask("CONFIG", "SET", "maxmemory", 0)
+        run(store.close())
+
+
+def test_a_full_node_without_the_functions_says_what_to_do(
+    drivers: list[Driver], redis: RedisProcess
+) -> None:
+    one, _ = drivers
+    one.count(0, 3)
+    redis.ask("FUNCTION", "FLUSH")
+    redis.ask("CONFIG", "SET", "maxmemory", 1)
+    try:
+        with pytest.raises(StoreUnavailable, match="raise its maxmemory for a moment"):
+            one.lease()
+    finally:
+        redis.ask("CONFIG", "SET", "maxmemory", 0)
+    assert one.finish() == [b"0", b"1", b"2"]
+
+
 def test_a_full_node_refuses_sends_and_lets_receivers_go_on(
     drivers: list[Driver], redis: RedisProcess
 ) -> None:

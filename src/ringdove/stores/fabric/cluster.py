@@ -2,7 +2,8 @@
 
 A request goes to the master of its slot. When that has moved, the map is read again; when nobody
 serves the slot for the moment (a failover takes a second or two), the request waits and is
-repeated, until its time is up. Functions that a node does not have yet are loaded on first use.
+repeated, until its time is up. Every master is given the functions at the beginning; one that does
+not have them all the same gets them on first use.
 """
 
 from __future__ import annotations
@@ -69,8 +70,13 @@ class Cluster:
         self._closed = False
 
     async def open(self) -> None:
-        """Find the nodes."""
+        """Find the nodes, and have them take the functions, some time."""
         await self._refresh()
+        for address in set(self._masters) - {None}:
+            # Nobody waits for it, nor asks whether they are there by now; but a node that is full
+            # later on could not take them when they are needed.
+            assert address is not None
+            self.node(address).ask(("FUNCTION", "LOAD", library.TEXT))
 
     def close(self) -> None:
         """Hang up."""
@@ -151,6 +157,7 @@ class Cluster:
         pause_s = _PAUSE_S
         losses = 0
         loaded: set[NodeAddress | None] = set()
+        reason: Exception | None = None
         while True:
             if self._closed:
                 raise ConnectionClosed("The store has been closed.")
@@ -174,10 +181,13 @@ class Cluster:
                 losses += 1
                 if soon_s is not None and losses > 1 and self._masters[slot] == address:
                     raise
-            if time.monotonic() > deadline_s:
+            over = time.monotonic() >= deadline_s
+            if reason is None or not (over and isinstance(failure, NodeLost)):
+                reason = failure  # That the time was up before an answer came does not explain it.
+            if over:
                 raise StoreUnavailable(
-                    f"The cluster did not serve slot {slot} within {timeout_s:.1f} s: {failure}"
-                ) from failure
+                    f"The cluster did not serve slot {slot} within {timeout_s:.1f} s: {reason}"
+                ) from reason
             await Pending[None]().until(pause_s * random.uniform(0.5, 1))
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
             await self._refresh(deadline_s)
@@ -242,6 +252,11 @@ class Cluster:
         except ReplyError as error:
             if error.word in _PASSING:
                 return error
+            if error.word == "OOM":
+                raise StoreUnavailable(
+                    f"Node {address} is full, and lacks the functions of this version: raise its "
+                    f"maxmemory for a moment, or free some: {error}."
+                ) from error
             raise StoreUnavailable(
                 f"Node {address} does not take the functions: {error}. Redis 7 or Valkey is needed."
             ) from error
