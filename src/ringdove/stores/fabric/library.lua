@@ -1353,9 +1353,22 @@ local function configured(self, args, at)
   call('HSET', self.keys[M], 'c', pack_settings(self))
 end
 
+-- What a failover must not undo is answered as an append is, with what it says of copies in front; the last argument is how
+-- many there are at most. Such a call always changes something, see `save`.
+local function decided(work)
+  return function(keys, args)
+    local most = tonumber(table.remove(args))
+    local answer = work(keys, args)
+    return {math.min(current.copies, most), current.when_short, current:era(), answer}
+  end
+end
+
 -- args: now, first subscription, then settings (see configured)
 local function create(keys, args)
-  if call('EXISTS', keys[M]) == 1 then return 0 end
+  if call('EXISTS', keys[M]) == 1 then
+    load(keys, '0', args[1]):save()
+    return 0
+  end
   local self = setmetatable({keys = keys, subs = {}, raw = '', now = now_of(args[1]), epoch = 1, tail = 0, stable = 0,
     head = 0, dropped = 0, nbytes = 0, numbered = 0, owner = call('CLUSTER', 'MYID'), oldest = -1, kept = 0,
     marked = -1, marked_at = 0, delays = 0, garbage = '', run = run_of_node()}, Stripe)
@@ -1386,6 +1399,8 @@ local function configure(keys, args)
 end
 
 local function delete(keys, args)
+  -- Somebody else may just have deleted it: there must be something for WAIT to follow.
+  call('HSET', keys[M], 'c', '')
   call('UNLINK', unpack(keys))
   if args[1] ~= '' then call('SPUBLISH', args[1], '') end
   return 1
@@ -1398,7 +1413,7 @@ local function subscribe(keys, args)
   local sub = self:maybe_subscription(name)
   if sub then
     self:catch_up(sub)
-    self:save(true)
+    self:save()
   else
     if call('ZCARD', keys[FLOORS]) >= tonumber(args[6]) then
       raise('limit_exceeded', 'A queue has at most ' .. args[6] .. ' subscriptions.')
@@ -1421,8 +1436,8 @@ local function unsubscribe(keys, args)
     self.subs[args[2]] = nil
     call('HDEL', keys[M], '=' .. args[2])
     call('ZREM', keys[FLOORS], args[2])
-    self:save()
   end
+  self:save()
   return 1
 end
 
@@ -1689,14 +1704,14 @@ register('touch', touch, {'allow-oom'})
 register('lease', lease, {'allow-oom'})
 register('settle', settle, {'allow-oom'})
 register('create', create, {})
-register('configure', configure, {'allow-oom'})
+register('configure', decided(configure), {'allow-oom'})
 register('delete', delete, {'allow-oom'})
-register('subscribe', subscribe, {'allow-oom'})
-register('unsubscribe', unsubscribe, {'allow-oom'})
-register('claim', claim, {'allow-oom'})
+register('subscribe', decided(subscribe), {'allow-oom'})
+register('unsubscribe', decided(unsubscribe), {'allow-oom'})
+register('claim', decided(claim), {'allow-oom'})
 register('hold', hold, {'allow-oom'})
-register('commit', commit, {'allow-oom'})
-register('purge', purge, {'allow-oom'})
+register('commit', decided(commit), {'allow-oom'})
+register('purge', decided(purge), {'allow-oom'})
 register('trim', trim, {'allow-oom'})
 register('stats', stats, {'allow-oom'})
 register('bounds', bounds, {'allow-oom'})

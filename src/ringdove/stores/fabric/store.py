@@ -7,11 +7,8 @@ that it has read or appended lately, and who waits for what.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
-import threading
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from ringdove import limits
@@ -37,7 +34,7 @@ from ringdove.stores.base import (
     SubscriptionStats,
 )
 from ringdove.stores.fabric.near import Near
-from ringdove.stores.fabric.places import BlockCache, Place
+from ringdove.stores.fabric.places import BlockCache, Place, Places
 from ringdove.stores.fabric.records import FabricRecords
 from ringdove.stores.fabric.url import parse_url
 from ringdove.stores.fabric.wire import Copies, Large
@@ -64,11 +61,6 @@ if TYPE_CHECKING:
     from ringdove.stores.fabric.cluster import Attempt
     from ringdove.stores.fabric.wire import Word
 
-#: Stripes that are remembered, besides those where somebody waits; and how many are looked at for
-#: one to forget.
-_STRIPES_MAX = 10_000
-_LOOKS_MAX = 16
-
 
 class FabricStore(FabricRecords):
     """See `ringdove.stores.base.Store` for the contract."""
@@ -77,12 +69,11 @@ class FabricStore(FabricRecords):
         place = parse_url(url)
         super().__init__(place, clock)
         self._random = random.Random(seed)
+        self._decided = Copies(self._copies_max - 1, lambda told: max(1, copies_needed(told)))
         self._near = Near(place.near)
-        self._places: OrderedDict[StripeId, Place] = OrderedDict()
         self._cache = BlockCache()
-        self._channels: dict[bytes, Place] = {}
-        self._cluster.on_notice = self._noticed
-        self._lock = threading.Lock()
+        self._places = Places(self._cluster, self._cache)
+        self._place = self._places.of
 
     async def close(self) -> None:
         """Hang up. Idempotent."""
@@ -90,50 +81,13 @@ class FabricStore(FabricRecords):
 
     # -- asking ---------------------------------------------------------------------------------
 
-    def _place(self, stripe: StripeId) -> Place:
-        place = self._places.get(stripe)
-        if place is not None:
-            with contextlib.suppress(KeyError):  # It was forgotten meanwhile.
-                self._places.move_to_end(stripe)
-            return place
-        unused: list[Place] = []
-        with self._lock:
-            for _ in range(_LOOKS_MAX):
-                if len(self._places) < _STRIPES_MAX:
-                    break
-                oldest, found = self._places.popitem(last=False)
-                if found.watch.awaited:
-                    self._places[oldest] = found
-                else:
-                    self._unwatch(found)
-                    unused.append(found)
-            place = self._places.setdefault(stripe, Place(stripe))
-        for found in unused:
-            self._cache.forget(found)
-            found.announce()  # Who is about to wait there must look, and watch its successor.
-        return place
-
-    def _unwatch(self, place: Place) -> None:
-        """Listen to a stripe no more; under the lock."""
-        place.watched = False
-        if self._channels.pop(place.channel.encode(), None) is not None:
-            self._cluster.unwatch(place.channel)
-
-    def _is_gone(self, place: Place) -> None:
-        """A stripe was deleted: keep nothing of it, and let those who wait there learn of it."""
-        place.gone = True
-        self._cache.forget(place)
-        with self._lock:
-            self._unwatch(place)
-        place.announce()
-
     def _accept(self, place: Place, reply: Any) -> Any:
         """The reply, unless it is a refusal, which is raised; with a stripe its blocks go."""
         try:
             return accepted(reply)
         except QueueNotFound:
             if not place.gone:
-                self._is_gone(place)
+                self._places.is_gone(place)
             raise
 
     async def _ask(self, place: Place, name: str, *arguments: Word) -> Any:
@@ -141,11 +95,21 @@ class FabricStore(FabricRecords):
         reply = await self._call(place.slot, fcall(name, place.keys, arguments))
         return self._accept(place, reply)
 
-    async def _decide(self, place: Place, name: str, *arguments: Word) -> Any:
-        """`_ask`, for what a failover must not undo: it is on a second server before it counts."""
+    async def _make(self, place: Place, name: str, *arguments: Word) -> None:
+        """`_ask`, for what is said again if a failover undoes it: a second server has it first."""
         command = fcall(name, place.keys, arguments)
-        reply = await self._ask_copied(place.slot, command, self._a_second)
-        return self._accept(place, reply)
+        self._accept(place, await self._ask_copied(place.slot, command, self._a_second))
+
+    async def _decide(self, place: Place, name: str, *arguments: Word) -> Any:
+        """`_ask`, for what a failover must not undo.
+
+        It has as many copies as the queue's messages, and is on a second server, before it counts.
+        """
+        command = fcall(name, place.keys, (*arguments, self._copies_max))
+        told = await self._ask_copied(place.slot, command, self._decided)
+        place.copies, _, era, answer = self._accept(place, told)
+        self._cache.see(place, era)
+        return answer
 
     async def _ask_soon(self, place: Place, name: str, *arguments: Word) -> Any:
         """`_ask`, for those who can go elsewhere: a node that is gone is not waited for."""
@@ -184,7 +148,7 @@ class FabricStore(FabricRecords):
         """See StripeStore."""
         place = self._place(stripe)
         arguments = settings_words(settings, version)
-        await self._decide(place, "create", self._now(), DEFAULT_SUBSCRIPTION, *arguments)
+        await self._make(place, "create", self._now(), DEFAULT_SUBSCRIPTION, *arguments)
         place.gone = False
 
     async def configure(self, stripe: StripeId, settings: QueueSettings, version: int) -> None:
@@ -197,8 +161,8 @@ class FabricStore(FabricRecords):
     async def delete(self, stripe: StripeId) -> None:
         """See StripeStore."""
         place = self._place(stripe)
-        await self._decide(place, "delete", place.channel)
-        self._is_gone(place)
+        await self._make(place, "delete", place.channel)
+        self._places.is_gone(place)
 
     async def append(
         self, stripe: StripeId, segments: Sequence[Segment], version: int
@@ -432,13 +396,16 @@ class FabricStore(FabricRecords):
         lazy: bool = False,
     ) -> None:
         """See StripeStore."""
-        ask = self._ask if lazy else self._decide
+        arguments: list[Word] = [
+            self._now(), subscription, offset, fence, limits.TRIM_BLOCKS_PER_COMMIT_MAX,
+        ]  # fmt: skip
+        place = self._place(stripe)
         more = True
         while more:  # Leases below the offset are given up some at a time.
-            more = await ask(
-                self._place(stripe), "commit", self._now(), subscription, offset, fence,
-                limits.TRIM_BLOCKS_PER_COMMIT_MAX,
-            )  # fmt: skip
+            if lazy:
+                *_, more = await self._ask(place, "commit", *arguments, self._copies_max)
+            else:
+                more = await self._decide(place, "commit", *arguments)
 
     async def purge(self, stripe: StripeId) -> int:
         """See StripeStore."""
@@ -478,24 +445,7 @@ class FabricStore(FabricRecords):
 
     def watch(self, stripe: StripeId) -> Pending[None]:
         """See StripeStore."""
-        while True:
-            place = self._place(stripe)
-            watch = place.watch
-            if place.gone:
-                raise QueueNotFound(f"There is no stripe {stripe}; its queue was deleted.")
-            if place.watched or not self._opened:
-                return watch
-            with self._lock:
-                # Else it was forgotten or deleted meanwhile.
-                if self._places.get(stripe) is place and not place.gone:
-                    place.watched = True
-                    self._channels[place.channel.encode()] = place
-                    self._cluster.watch(place.channel, place.slot)
-
-    def _noticed(self, channel: bytes) -> None:
-        place = self._channels.get(channel)
-        if place is not None:
-            place.announce()
+        return self._places.watch(stripe, listen=self._opened)
 
     # -- the log --------------------------------------------------------------------------------
 
