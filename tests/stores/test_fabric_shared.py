@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shutil
 import signal
@@ -182,6 +183,34 @@ def test_the_end_of_a_lease_is_told_by_the_clock_of_who_asks(
         assert before_ms + 30_000 < due_ms < store.clock.now_ms() + 90_000
     finally:
         run(store.close())
+
+
+def test_those_who_wait_for_a_slot_read_the_map_of_the_cluster_together(
+    drivers: list[Driver], redis: RedisProcess
+) -> None:
+    one, _ = drivers
+    store = one.store
+    one.stats()
+    slot = store._place(one.stripe).slot  # type: ignore[attr-defined]
+    redis.ask("CONFIG", "SET", "cluster-require-full-coverage", "no")
+    redis.ask("CLUSTER", "DELSLOTS", slot)
+    redis.ask("CONFIG", "RESETSTAT")
+    store._cluster.timeout_s = 0.5  # type: ignore[attr-defined]
+    try:
+
+        async def wait() -> list[object]:
+            waiting = [store.stats(one.stripe) for _ in range(200)]
+            return await asyncio.gather(*waiting, return_exceptions=True)
+
+        answers = asyncio.run(wait())
+        assert all(isinstance(answer, StoreUnavailable) for answer in answers)
+        told = redis.ask("INFO", "commandstats").decode()
+        [reads] = re.findall(r"cmdstat_cluster\|slots:calls=(\d+)", told)
+        assert int(reads) < 200
+    finally:
+        redis.ask("CLUSTER", "ADDSLOTS", slot)
+        redis.ask("CONFIG", "SET", "cluster-require-full-coverage", "yes")
+        redis.await_ready()
 
 
 # -- watches ------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import binascii
 import random
+import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -36,6 +37,10 @@ _PASSING = (
 )  # fmt: skip
 
 _PAUSE_S, _PAUSE_S_MAX = 0.02, 0.5
+
+#: Seconds for which the map is not read again by those who wait together; less than any pause, so
+#: that one who waits alone reads it each time.
+_FRESH_S = _PAUSE_S / 2
 
 #: Seconds without an answer, after which somebody else is asked whether the node still serves.
 _SILENCE_S = 0.5
@@ -67,6 +72,10 @@ class Cluster:
         #: Connections for requests that are waited for, to be closed at the end.
         self._others: list[Node] = []
         self._masters: list[NodeAddress | None] = [None] * SLOTS
+        #: When the map was last asked for, and a pending that is done when it has been read.
+        self._read_s = 0.0
+        self._reading: Pending[None] | None = None
+        self._lock = threading.Lock()
         self._closed = False
 
     async def open(self) -> None:
@@ -190,7 +199,7 @@ class Cluster:
                 ) from reason
             await Pending[None]().until(pause_s * random.uniform(0.5, 1))
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
-            await self._refresh(deadline_s)
+            await self._refresh_together(deadline_s)
 
     def tell(self, slot: int, command: Sequence[Word]) -> None:
         """Send a command that nothing depends on; what is asked next in this slot comes after."""
@@ -226,7 +235,7 @@ class Cluster:
         while not await pending.until(min(_SILENCE_S, max(0.0, deadline_s - time.monotonic()))):
             node.check()
             if time.monotonic() < deadline_s:
-                await self._refresh(deadline_s)
+                await self._refresh_together(deadline_s)
             if time.monotonic() >= deadline_s or self._masters[slot] != address:
                 raise NodeLost(f"Node {address} is silent.")
 
@@ -280,6 +289,26 @@ class Cluster:
             places = ", ".join(map(str, self._seeds))
             reason = str(failure).rstrip(".")
             raise StoreUnavailable(f"No node of the cluster at {places} answers: {reason}.")
+
+    async def _refresh_together(self, deadline_s: float) -> None:
+        """Read the map for everybody who wants it now, or wait for whoever does."""
+        with self._lock:
+            reading = self._reading
+            if reading is None:
+                if time.monotonic() - self._read_s < _FRESH_S:
+                    return
+                self._read_s = time.monotonic()
+                mine = self._reading = Pending[None]()
+        if reading is not None:
+            if not await reading.until(_SILENCE_S):  # Whoever reads may not get to it.
+                await self._refresh(deadline_s)
+            return
+        try:
+            await self._refresh(deadline_s)
+        finally:
+            with self._lock:
+                self._reading = None
+            mine.resolve(None)
 
     def _refresh_some_time(self) -> None:
         """Read the map again, from the connections' own thread; nobody waits for it."""
