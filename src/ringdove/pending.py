@@ -88,6 +88,11 @@ class Pending(Generic[T]):
                 return
         callback()
 
+    @property
+    def awaited(self) -> bool:
+        """Whether somebody is to be called."""
+        return bool(self._callbacks)
+
     def forget(self, callback: Callable[[], None]) -> None:
         """Take a callback back that need not be called any more."""
         with _callbacks_lock:

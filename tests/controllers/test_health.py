@@ -221,3 +221,21 @@ def test_a_receive_that_reaches_nobody_says_so(clock):
             await broker.receive("q", "default", 1, 0, None)
 
     asyncio.run(work())
+
+
+def test_a_stripe_where_nothing_was_left_is_visited_again_though_no_notice_came(clock, monkeypatch):
+    """Notices come over a connection of their own, which may be dead for a while."""
+    store = PatchyStore(clock)
+    broker = Broker(store)
+    never: Pending = Pending()
+
+    async def work():
+        await broker.create_queue("q", {"stripes": 2})
+        monkeypatch.setattr(store, "watch", lambda _stripe: never)
+        assert await broker.receive("q", "default", 1, 0, None) == []
+        await broker.send("q", Outgoing([b"x"]))
+        assert await broker.receive("q", "default", 1, 0, None) == []
+        clock.sleep_ms(2_000)
+        return len(await broker.receive("q", "default", 1, 0, None))
+
+    assert asyncio.run(work()) == 1

@@ -348,3 +348,60 @@ def test_a_cancelled_leader_does_not_duplicate_the_messages_of_others(file_url: 
             assert len(bodies) == len(set(bodies))
 
     asyncio.run(main())
+
+
+# -- order --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["key", "strict"])
+@pytest.mark.parametrize("columns", [{}, {"ids": [b"%d" % n for n in range(101)]}])
+def test_where_an_append_may_be_repeated_the_next_waits_for_it_if_order_is_kept(
+    order: str, columns: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    """A fabric tries again by itself: of two under way, the later one could come first."""
+    store, broker = gated(order=order)
+    monkeypatch.setattr(store, "node_of", lambda _stripe: "node")
+
+    async def main() -> None:
+        large = [b"x"] * 101
+        keys = [b"k"] * 101
+        sends = [
+            begin(broker, *large, keys=keys, **columns),
+            begin(broker, b"1", keys=keys[:1]),
+            begin(broker, b"2", keys=keys[:1]),
+            begin(broker, *large, keys=keys),
+            begin(broker, b"3", keys=keys[:1]),
+        ]
+        await settle()
+        whole = [1] * 101 if columns else [101]
+        assert store.appended == [whole]
+        store.let_one_through()
+        await settle()
+        assert store.appended == [whole, [2, 101, 1]]
+        store.let_one_through()
+        answers = await all_of(sends)
+        assert [answer[0].offset for answer in answers] == [0, 101, 102, 103, 204]
+        assert [len(answer) for answer in answers] == [101, 1, 1, 101, 1]
+
+    asyncio.run(main())
+
+
+def test_a_large_send_does_not_overtake_small_ones_if_order_is_kept():
+    store, broker = gated(order="strict")
+
+    async def main() -> None:
+        sends = [
+            begin(broker, b"a"),
+            begin(broker, b"b"),
+            begin(broker, *[b"x"] * 101),
+            begin(broker, b"c"),
+        ]
+        await settle()
+        assert store.appended == [[1], [1], [101]]
+        while store.gates:
+            store.let_one_through()
+            await settle()
+        answers = await all_of(sends)
+        assert [answer[0].offset for answer in answers] == [0, 1, 2, 103]
+
+    asyncio.run(main())

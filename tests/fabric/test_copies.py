@@ -14,6 +14,8 @@ from ringdove.cluster.layout import Tuning
 from ringdove.cluster.local import LocalCluster
 from ringdove.core.ring import Rings
 from ringdove.errors import StoreUnavailable
+from ringdove.pending import run
+from ringdove.stores.base import Start
 from ringdove.stores.fabric.cluster import slot_of
 
 PATIENCE_S = 60
@@ -127,6 +129,27 @@ def test_a_queue_that_refuses_takes_nothing_while_a_copy_is_missing(cluster, con
     assert [number for number in drain(queue) if number != 3] == [4, 5]
 
 
+def test_a_queue_that_refuses_decides_nothing_while_a_copy_is_missing(cluster, connection, name):
+    """What was purged or committed would come back, if the copy that lacks it were promoted."""
+    queue, tag = strict_queue(connection, name, when_short="refuse")
+    shard = shard_of(cluster, tag)
+    *_, late = [member.name for member in cluster.blueprint.holding(shard)]
+    send(queue, range(3))
+    store, [stripe] = connection.backend.store, queue.info().stripes()
+    with paused(cluster, late):
+        for act in (
+            lambda: run(store.subscribe(stripe, "other", Start("earliest"))),
+            lambda: run(store.commit(stripe, "default", 1)),
+            lambda: run(store.unsubscribe(stripe, "other")),
+            lambda: run(store.purge(stripe)),
+            lambda: run(store.claim(stripe, "default", b"me", 1_000)),
+        ):
+            with pytest.raises(StoreUnavailable, match="2 of 3 copies"):
+                act()
+        queue.configure(when_short="degrade")
+        queue.purge()
+
+
 def test_with_no_copy_left_nothing_is_acknowledged(cluster, connection, name):
     """A master alone does not acknowledge, whatever the queue's settings."""
     queue, tag = strict_queue(connection, name)
@@ -136,6 +159,23 @@ def test_with_no_copy_left_nothing_is_acknowledged(cluster, connection, name):
     with paused(cluster, *(member.name for member in copies)), pytest.raises(StoreUnavailable):
         queue.send("3")
     assert demand(master.address, "ROLE")[0] == b"master"
+    send(queue, range(4, 6))
+    assert [number for number in drain(queue) if number != 3] == [0, 1, 2, 4, 5]
+
+
+def test_a_sender_who_knows_of_fewer_copies_waits_for_all_that_were_asked_for_since(
+    cluster, connection, name
+):
+    queue = connection.create_queue(name, order="strict", copies=1)
+    shard = shard_of(cluster, f"{queue.info().id:x}.0.0")
+    _, *copies = [member.name for member in cluster.blueprint.holding(shard)]
+    send(queue, range(3))
+    with ringdove.connect(cluster.url) as another:
+        another.queue(name).configure(copies=3, when_short="refuse")
+    with paused(cluster, *copies):
+        with pytest.raises(StoreUnavailable, match="1 of 3 copies"):
+            queue.send("3")
+        assert queue.stats().subscriptions["default"] == (3, 0, 0)  # It is not shown, either.
     send(queue, range(4, 6))
     assert [number for number in drain(queue) if number != 3] == [0, 1, 2, 4, 5]
 

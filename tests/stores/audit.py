@@ -20,7 +20,7 @@ READY, LEASED, WAITING = 0, 1, 2
 
 _STATE = (
     "epoch", "tail", "stable", "head", "dropped", "nbytes", "numbered", "owner", "oldest", "kept",
-    "marked", "marked_at", "delays", "garbage",
+    "marked", "marked_at", "delays", "garbage", "run",
 )  # fmt: skip
 _SUBSCRIPTION = (
     "number", "floor", "scan", "fence", "owner", "held", "leased", "delayed", "above", "leases",

@@ -471,6 +471,20 @@ def test_after_a_failover_offsets_go_on_far_above(
     assert audit(redis, PREFIX) == []
 
 
+def test_a_stripe_written_by_a_version_that_knew_no_runs_stays_in_its_epoch(
+    driver: Driver, redis: RedisProcess
+) -> None:
+    """T2.9: servers are upgraded one by one, and both versions write."""
+    driver.make()
+    driver.count(0, 6)
+    leased = driver.take(2)
+    alter(redis, PREFIX, run=None)
+    assert driver.ack(leased) == 2
+    stats = driver.stats()
+    assert (stats.epoch, stats.tail) == (1, 6)
+    assert audit(redis, PREFIX) == []
+
+
 def test_after_a_failover_an_empty_stripe_is_empty(driver: Driver, redis: RedisProcess) -> None:
     driver.make()
     driver.count(0, 2)

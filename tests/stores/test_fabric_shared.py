@@ -1,37 +1,36 @@
-"""Several stores on one cluster, and a cluster that forgets, fills up or fails."""
+"""Several stores on one cluster, and a cluster that forgets or fills up."""
 
 from __future__ import annotations
 
-import signal
-import threading
-import time
+import asyncio
+import re
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
-from fabric.redis import RedisProcess
+from fabric.clusters import until
 from ringdove import limits
+from ringdove.clock import SystemClock
+from ringdove.core.dedup import Segment
 from ringdove.core.settings import QueueSettings
 from ringdove.errors import (
     InvalidArgument,
     QueueNotFound,
-    ReceiptStale,
     RecordConflict,
     SettingsStale,
     StoreUnavailable,
     SubscriptionBusy,
 )
 from ringdove.pending import run
-from ringdove.stores.base import Claim, StripeId
-from ringdove.stores.fabric import FabricStore, library, wire
-from stores.driver import Driver, bodies_of
+from ringdove.stores.base import StripeId
+from ringdove.stores.fabric import FabricStore, library, places
+from stores.driver import Driver, block, bodies_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
+    from fabric.redis import RedisProcess
     from ringdove.clock import ManualClock
 
 STRIPE = StripeId(1, 0, 0)
@@ -148,6 +147,135 @@ def test_no_message_is_leased_twice_by_stores_at_work_together(drivers: list[Dri
     assert one.sub().floor == 600
 
 
+class OtherClock(SystemClock):
+    """The clock of a machine that is ahead of the node's, or behind it."""
+
+    def __init__(self, ahead_ms: int) -> None:
+        super().__init__()
+        self._ahead_ms = ahead_ms
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self._ahead_ms
+
+
+@pytest.mark.parametrize("ahead_ms", [-600_000, 600_000])
+def test_the_end_of_a_lease_is_told_by_the_clock_of_who_asks(
+    redis: RedisProcess, ahead_ms: int
+) -> None:
+    """Else a receiver whose clock is ahead asks all the time, and one that is behind waits."""
+    redis.flush()
+    store = FabricStore(redis.url)
+    store.clock = OtherClock(ahead_ms)
+    try:
+        run(store.create(STRIPE, QueueSettings.make(), 1))
+        run(store.append(STRIPE, [Segment(block(b"x"))], 1))
+        before_ms = store.clock.now_ms()
+        run(store.lease(STRIPE, "default", 1, 60_000, 1, 1))
+        due_ms = run(store.lease(STRIPE, "default", 1, 60_000, 1, 1)).due_ms
+        assert due_ms is not None
+        assert before_ms + 30_000 < due_ms < store.clock.now_ms() + 90_000
+    finally:
+        run(store.close())
+
+
+def test_those_who_wait_for_a_slot_read_the_map_of_the_cluster_together(
+    drivers: list[Driver], redis: RedisProcess
+) -> None:
+    one, _ = drivers
+    store = one.store
+    one.stats()
+    slot = store._place(one.stripe).slot  # type: ignore[attr-defined]
+    redis.ask("CONFIG", "SET", "cluster-require-full-coverage", "no")
+    redis.ask("CLUSTER", "DELSLOTS", slot)
+    redis.ask("CONFIG", "RESETSTAT")
+    store._cluster.timeout_s = 0.5  # type: ignore[attr-defined]
+    try:
+
+        async def wait() -> list[object]:
+            waiting = [store.stats(one.stripe) for _ in range(200)]
+            return await asyncio.gather(*waiting, return_exceptions=True)
+
+        answers = asyncio.run(wait())
+        assert all(isinstance(answer, StoreUnavailable) for answer in answers)
+        told = redis.ask("INFO", "commandstats").decode()
+        [reads] = re.findall(r"cmdstat_cluster\|slots:calls=(\d+)", told)
+        assert int(reads) < 200
+    finally:
+        redis.ask("CLUSTER", "ADDSLOTS", slot)
+        redis.ask("CONFIG", "SET", "cluster-require-full-coverage", "yes")
+        redis.await_ready()
+
+
+# -- watches ------------------------------------------------------------------------------------
+
+
+def listened_to(redis: RedisProcess) -> int:
+    return len(redis.ask("PUBSUB", "SHARDCHANNELS"))
+
+
+def test_nobody_listens_to_stripes_that_were_deleted(
+    drivers: list[Driver], redis: RedisProcess
+) -> None:
+    one, other = drivers
+    store, another = one.store, other.store
+    watcher = store._cluster._watcher  # type: ignore[attr-defined]
+    for number in range(20):
+        stripe = StripeId(2, number, 0)
+        run(store.create(stripe, QueueSettings.make(), 1))
+        store.watch(stripe)
+        deleter = store if number % 2 else another
+        run(deleter.delete(stripe))
+        with pytest.raises(QueueNotFound):
+            run(store.stats(stripe))
+    store.watch(one.stripe)
+    until(lambda: listened_to(redis) == 1)
+    until(lambda: len(watcher._joined) == 1)
+    assert len(store._places._channels) == len(watcher._wanted) == 1  # type: ignore[attr-defined]
+    [node] = watcher._nodes.values()
+    assert not node._wire.lost
+    watch = store.watch(one.stripe)
+    other.send(b"x")
+    watch.wait(PATIENCE_S)
+
+
+def test_a_stripe_that_others_have_deleted_wakes_who_waits_there(drivers: list[Driver]) -> None:
+    one, other = drivers
+    one.stats()
+    watch = one.store.watch(one.stripe)
+    run(other.store.delete(one.stripe))
+    with pytest.raises(QueueNotFound):
+        one.stats()
+    watch.wait(PATIENCE_S)
+    with pytest.raises(QueueNotFound):
+        one.store.watch(one.stripe)
+
+
+def test_stripes_where_somebody_waits_are_not_forgotten(
+    drivers: list[Driver], redis: RedisProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "_STRIPES_MAX", 5)
+    one, other = drivers
+    store = one.store
+    one.stats()
+    woken: list[int] = []
+
+    def park(number: int) -> None:
+        watch = store.watch(StripeId(3, number, 0))
+        watch.when_done(lambda: (woken.append(number), park(number)))
+
+    for number in range(10):
+        park(number)
+    until(lambda: listened_to(redis) == 10)
+    joined = len(woken)  # That a channel was joined counts as a notice.
+    assert joined <= 10
+    for number in range(100):
+        store.watch(StripeId(4, number, 0))
+    until(lambda: len(store._places._channels) <= 20)  # type: ignore[attr-defined]
+    until(lambda: listened_to(redis) == len(store._places._channels))  # type: ignore[attr-defined]
+    other.stats()
+    assert len(woken) == joined
+
+
 # -- nodes that forget --------------------------------------------------------------------------
 
 
@@ -178,6 +306,28 @@ def test_a_block_whose_append_found_no_function_is_not_left_behind(
     assert redis.ask("HLEN", place.log) == redis.ask("ZCARD", place.notes) == 1
 
 
+def test_a_node_that_cannot_take_the_functions_now_is_asked_again_after_a_pause(
+    redis: RedisProcess, clock: ManualClock
+) -> None:
+    """As while a new master has no copy yet: it must not be asked all the time."""
+    redis.ask("FUNCTION", "FLUSH")
+    redis.ask("CONFIG", "SET", "min-replicas-to-write", 1)
+    redis.ask("CONFIG", "RESETSTAT")
+    store = FabricStore(redis.url, clock)
+    try:
+        store._cluster.timeout_s = 0.3
+        with pytest.raises(StoreUnavailable, match="NOREPLICAS"):
+            run(store.get("record"))
+        told = redis.ask("INFO", "commandstats").decode()
+        [calls] = re.findall(r"cmdstat_fcall:calls=(\d+)", told)
+        assert 1 < int(calls) < 50
+        redis.ask("CONFIG", "SET", "min-replicas-to-write", 0)
+        assert run(store.get("record")) is None
+    finally:
+        redis.ask("CONFIG", "SET", "min-replicas-to-write", 0)
+        run(store.close())
+
+
 def test_another_version_of_the_functions_goes_on_beside_ours(
     drivers: list[Driver], redis: RedisProcess
 ) -> None:
@@ -192,175 +342,6 @@ def test_another_version_of_the_functions_goes_on_beside_ours(
              for found in redis.ask("FUNCTION", "LIST")}  # fmt: skip
     assert names >= {b"ringdove_older", library.NAME.encode()}
     redis.ask("FUNCTION", "DELETE", "ringdove_older")
-
-
-class FragileProcess(RedisProcess):
-    """A node that is killed and comes back on its port, with what it has on its disk or nothing."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        self.ask("CONFIG", "SET", "appendonly", "yes")
-        self.ask("CONFIG", "SET", "appendfsync", "always")
-        self._until(lambda: b"aof_rewrite_in_progress:0" in self.ask("INFO", "persistence"))
-        self._directory = directory
-
-    def kill(self) -> None:
-        self._socket.close()
-        self._process.kill()
-        self._process.wait()
-
-    def pause(self, *, going_on: bool = False) -> None:
-        self._process.send_signal(signal.SIGCONT if going_on else signal.SIGSTOP)
-
-    def start(self, *, empty: bool = False) -> None:
-        command = list(self._process.args)  # type: ignore[arg-type]
-        command[command.index("--appendonly") + 1] = "yes"
-        if empty:
-            for path in self._directory.glob("appendonlydir/*"):
-                path.unlink()
-        self._process = type(self._process)(command, stdout=-3)
-        assert self._connect(), "redis has ended"
-        self._until(lambda: b"cluster_state:ok" in self._told("CLUSTER", "INFO"))
-
-    def _told(self, *words: str) -> bytes:
-        reply = self.ask(*words)
-        return reply if isinstance(reply, bytes) else b""
-
-
-@pytest.fixture(scope="module")
-def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FragileProcess]:
-    with FragileProcess(tmp_path_factory.mktemp("fragile")) as process:
-        yield process
-
-
-@pytest.fixture
-def fragile(lasting: FragileProcess) -> FragileProcess:
-    lasting.flush()
-    return lasting
-
-
-@pytest.fixture
-def driver(fragile: FragileProcess, clock: ManualClock) -> Iterator[Driver]:
-    store = FabricStore(fragile.url, clock)
-    yield Driver(store, clock).make()
-    run(store.close())
-
-
-def test_a_dead_node_is_said_to_be_unavailable_and_serves_again_when_it_is_back(
-    driver: Driver, fragile: FragileProcess
-) -> None:
-    driver.count(0, 3)
-    leased = driver.take(1)
-    fragile.kill()
-    driver.store._cluster.timeout_s = 0.5  # type: ignore[attr-defined]
-    began_s = time.monotonic()
-    for act in (driver.lease, driver.stats, lambda: driver.send(b"x"), lambda: driver.replay(0)):
-        with pytest.raises(StoreUnavailable):
-            act()
-    with pytest.raises(StoreUnavailable):
-        run(driver.store.get("record"))
-    assert time.monotonic() - began_s < PATIENCE_S
-    fragile.start()
-    driver.store._cluster.timeout_s = PATIENCE_S  # type: ignore[attr-defined]
-    assert driver.ack(leased) == 1
-    assert driver.receive() == [b"1", b"2"]
-
-
-def test_a_node_that_lost_everything_has_no_queues(driver: Driver, fragile: FragileProcess) -> None:
-    driver.count(0, 3)
-    leased = driver.take(1)
-    run(driver.store.put("record", b"x"))
-    fragile.kill()
-    fragile.start(empty=True)
-    for act in (driver.lease, driver.stats, lambda: driver.send(b"x")):
-        with pytest.raises(QueueNotFound):
-            act()
-    assert run(driver.store.get("record")) is None
-    driver.make()
-    driver.count(5, 7)
-    claim = Claim(1, leased.token, leased.lo, leased.hi)
-    [answer] = run(driver.store.acknowledge(driver.stripe, "default", [claim], 0))
-    assert isinstance(answer, ReceiptStale)
-    assert driver.finish() == [b"5", b"6"]
-
-
-def test_a_silent_node_does_not_hold_a_caller_for_ever(
-    driver: Driver, fragile: FragileProcess
-) -> None:
-    driver.count(0, 3)
-    driver.store._cluster.timeout_s = 0.5  # type: ignore[attr-defined]
-    fragile.pause()
-    try:
-        began_s = time.monotonic()
-        with pytest.raises(StoreUnavailable):
-            driver.stats()
-        assert time.monotonic() - began_s < PATIENCE_S
-    finally:
-        fragile.pause(going_on=True)
-    driver.store._cluster.timeout_s = PATIENCE_S  # type: ignore[attr-defined]
-    assert driver.stats().tail == 3
-
-
-def test_a_connection_on_which_a_node_owes_an_answer_for_too_long_is_given_up(
-    driver: Driver, fragile: FragileProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A machine that is gone breaks no connection by itself."""
-    driver.count(0, 3)
-    monkeypatch.setattr(wire, "_SILENT_S", 0.2)
-    cluster = driver.store._cluster  # type: ignore[attr-defined]
-    cluster.timeout_s = 2
-    [node] = cluster._nodes.values()
-    before = node._wire
-    fragile.pause()
-    try:
-        with pytest.raises(StoreUnavailable):
-            driver.stats()
-    finally:
-        fragile.pause(going_on=True)
-    assert before.lost
-    cluster.timeout_s = PATIENCE_S
-    assert driver.stats().tail == 3
-
-
-def test_what_was_acknowledged_survives_kills_in_the_middle(
-    driver: Driver, fragile: FragileProcess
-) -> None:
-    """I1, I4. A send that met a kill may be there once or twice."""
-    driver.store._cluster.timeout_s = PATIENCE_S  # type: ignore[attr-defined]
-    stop = threading.Event()
-    sent: list[bytes] = []
-    done: list[bytes] = []
-
-    def produce() -> None:
-        number = 0
-        while not stop.is_set():
-            driver.send(b"%d" % number)
-            sent.append(b"%d" % number)
-            number += 1
-
-    def consume() -> None:
-        while not stop.is_set():
-            with suppress(StoreUnavailable):  # A lease does not wait for a node that is gone.
-                found = driver.lease(3).runs
-                done.extend(bodies_of(found))
-                for delivered in found:
-                    driver.ack(delivered.run)
-
-    with ThreadPoolExecutor() as pool:
-        work = [pool.submit(produce), pool.submit(consume)]
-        for _ in range(3):
-            before = len(sent)
-            while len(sent) < before + 100 and not any(future.done() for future in work):
-                time.sleep(0.01)
-            fragile.kill()
-            fragile.start()
-        stop.set()
-        for future in work:
-            future.result(2 * PATIENCE_S)
-    driver.clock.sleep_ms(60_000)
-    while left := driver.finish():
-        done += left
-    assert not set(sent) - set(done)
 
 
 # -- large values, full nodes -------------------------------------------------------------------
@@ -382,6 +363,36 @@ def test_large_values_pass_and_larger_ones_are_refused_before_they_are_sent(
     for key, refused in (("record", value + b"x"), ("k" * 501, b""), ("", b"")):
         with pytest.raises(InvalidArgument):
             run(one.store.put(key, refused))
+
+
+def test_every_master_is_given_the_functions_at_the_beginning(redis: RedisProcess) -> None:
+    """One that is full later on could not take them any more."""
+    redis.flush()
+    redis.ask("FUNCTION", "FLUSH")
+    store = FabricStore(redis.url)
+    try:
+        run(store._cluster.open())
+        until(lambda: redis.ask("FUNCTION", "LIST", "LIBRARYNAME", library.NAME))
+        redis.ask("CONFIG", "SET", "maxmemory", 1)
+        assert run(store.get("record")) is None
+    finally:
+        redis.ask("CONFIG", "SET", "maxmemory", 0)
+        run(store.close())
+
+
+def test_a_full_node_without_the_functions_says_what_to_do(
+    drivers: list[Driver], redis: RedisProcess
+) -> None:
+    one, _ = drivers
+    one.count(0, 3)
+    redis.ask("FUNCTION", "FLUSH")
+    redis.ask("CONFIG", "SET", "maxmemory", 1)
+    try:
+        with pytest.raises(StoreUnavailable, match="raise its maxmemory for a moment"):
+            one.lease()
+    finally:
+        redis.ask("CONFIG", "SET", "maxmemory", 0)
+    assert one.finish() == [b"0", b"1", b"2"]
 
 
 def test_a_full_node_refuses_sends_and_lets_receivers_go_on(

@@ -68,9 +68,9 @@ class Dequeuer:
         self._turn = 0
         self._pace = Pace(store.clock)
         self._lobbies: dict[tuple[int, str, int], Lobby] = {}
-        #: Stripes where nothing was left, with the watch taken before and when that changes by time
-        #: alone: as long as the watch is the same, nothing has come.
-        self._barren: dict[tuple[StripeId, str], tuple[Pending[None], int | None]] = {}
+        #: Stripes where nothing was left, with the watch taken before, when that changes by time
+        #: alone, and until when to believe it: as long as the watch is the same, nothing has come.
+        self._barren: dict[tuple[StripeId, str], tuple[Pending[None], int | None, int | None]] = {}
         self._counters: dict[tuple[int, str], tuple[int, dict[StripeId, int]]] = {}
         #: Visits that found something and that found nothing, messages handed out, receivers held
         #: now, and rounds of reading counters: the figures of T4.
@@ -199,9 +199,13 @@ class Dequeuer:
             return found, due_ms
         key = (stripe, subscription)
         watch = self._store.watch(stripe)
-        seen, due_ms = self._barren.get(key, (None, None))
+        seen, due_ms, end_ms = self._barren.get(key, (None, None, None))
         now_ms = self._store.clock.now_ms()
-        if seen is watch and (due_ms is None or due_ms > now_ms):
+        if (
+            seen is watch
+            and (due_ms is None or due_ms > now_ms)
+            and (end_ms is None or end_ms > now_ms)
+        ):
             return 0, due_ms
         found, due_ms = await self._visit(visit, stripe)
         self._count(info, subscription, stripe, found)
@@ -211,7 +215,10 @@ class Dequeuer:
         else:
             if len(self._barren) >= limits.SETTINGS_CACHE_MAX:
                 self._barren.clear()
-            self._barren[key] = (watch, due_ms)
+            # Notices of other controllers come over a connection that may be dead for a while.
+            alone = self._store.node_of(stripe) is None
+            end_ms = None if alone else self._store.clock.now_ms() + _BARREN_MS_MAX
+            self._barren[key] = (watch, due_ms, end_ms)
         return found, due_ms
 
     async def _visit(self, visit: _Visit, stripe: StripeId) -> tuple[int, int | None]:
@@ -495,6 +502,9 @@ def _received(stripe: StripeId, epoch: int, subscription: str, delivered: Delive
 
 #: Every so many receives, stripes of other machines come first.
 _FAR_TURN = 4
+
+#: Milliseconds for which a stripe of a fabric where nothing was left is not visited again.
+_BARREN_MS_MAX = 2_000
 
 #: Milliseconds after which a receiver that waits tries a node again that was gone.
 _TRY_AGAIN_MS = 250

@@ -3,7 +3,7 @@
 A controller keeps nothing that matters. Small sends that arrive together for a stripe, or while an
 append to it is under way, are joined into one block: thousands of devices that send one message
 each cost the store one block per commit. Where repetition is judged, segments stay apart, and still
-share the commit.
+share the commit. Where order is kept, large blocks stand in the same line as small sends.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from functools import partial
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
 from ringdove import limits
@@ -30,6 +31,8 @@ from ringdove.pending import Pending
 from ringdove.stores.base import Store, StripeId
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from ringdove.controllers.catalog import Catalog, QueueInfo
     from ringdove.core.attributes import Attributes
     from ringdove.core.tally import Tallies
@@ -142,17 +145,34 @@ class Enqueuer:
         self, info: QueueInfo, stripe: StripeId, segments: list[Segment]
     ) -> Pending[list[Appended | ClientError]]:
         if len(segments) == 1 and _joinable(segments[0]):
-            with self._lock:
-                gathering = self._gatherings.get(stripe)
-                if gathering is None:
-                    gathering = self._gatherings[stripe] = _Gathering(self, stripe)
-                return gathering.add(segments[0].block, info.version)
-        self.blocks += len(segments)
-        self.messages += sum(segment.block.count for segment in segments)
-        pending = self.store.submit_append(stripe, segments, info.version)
+            return self._gather(stripe, segments[0].block, info.version)
+        pending = self._append_apart(info, stripe, segments)
         if segments and (segments[0].producer or segments[0].message_id) is not None:
             pending.when_done(partial(self._note_repeated, info.id, segments, pending))
         return pending
+
+    def _append_apart(
+        self, info: QueueInfo, stripe: StripeId, segments: list[Segment]
+    ) -> Pending[list[Appended | ClientError]]:
+        """Append what needs blocks of its own; on ordered queues not past what came before."""
+        # Sequence numbers keep a producer's order, whatever overtakes what.
+        if info.settings.ordered and not any(segment.producer for segment in segments):
+            if self.store.node_of(stripe) is not None:
+                # Of several appends under way, a fabric may repeat an earlier one after a later.
+                return self._gather(stripe, _Apart(segments), info.version)
+            gathering = self._gatherings.get(stripe)
+            if gathering is not None:
+                gathering.flush(at_once=True)
+        self.blocks += len(segments)
+        self.messages += sum(segment.block.count for segment in segments)
+        return self.store.submit_append(stripe, segments, info.version)
+
+    def _gather(self, stripe: StripeId, content: _Content, version: int) -> _Single:
+        with self._lock:
+            gathering = self._gatherings.get(stripe)
+            if gathering is None:
+                gathering = self._gatherings[stripe] = _Gathering(self, stripe)
+            return gathering.add(content, version)
 
     def _note_repeated(
         self, queue: int, segments: list[Segment], pending: Pending[list[Appended | ClientError]]
@@ -181,12 +201,8 @@ class Enqueuer:
         stripe = StripeId(info.id, number, 0)
         if self.store.node_of(stripe) is not None:
             return None
-        with self._lock:
-            gathering = self._gatherings.get(stripe)
-            if gathering is None:
-                gathering = self._gatherings[stripe] = _Gathering(self, stripe)
-            message = _Message(body, key, attributes, self.store.clock.now_ms())
-            return stripe, gathering.add(message, info.version)
+        message = _Message(body, key, attributes, self.store.clock.now_ms())
+        return stripe, self._gather(stripe, message, info.version)
 
     def forget(self, gathering: _Gathering) -> None:
         """Nothing is gathered there any more."""
@@ -196,11 +212,11 @@ class Enqueuer:
 
 
 class _Single(Pending["list[Appended | ClientError]"]):
-    """A small block that waits for company."""
+    """A send that waits for company, or for those before it."""
 
     __slots__ = ("_gathering", "content", "version")
 
-    def __init__(self, gathering: _Gathering, content: Block | _Message, version: int) -> None:
+    def __init__(self, gathering: _Gathering, content: _Content, version: int) -> None:
         super().__init__(gathering.lead, gathering.flush)
         self.content = content
         self.version = version
@@ -232,7 +248,54 @@ class _Message:
         return len(self.body) + len(self.key) + 16
 
 
-def _build(contents: list[Block | _Message]) -> Block:
+class _Apart:
+    """Segments that share an append with others, and no block."""
+
+    __slots__ = ("count", "nbytes", "segments")
+
+    def __init__(self, segments: list[Segment]) -> None:
+        self.segments = segments
+        self.count = sum(segment.block.count for segment in segments)
+        self.nbytes = sum(segment.block.nbytes for segment in segments)
+
+
+_Content = Block | _Message | _Apart
+
+
+def _shares(batch: list[_Single]) -> Iterator[list[_Single]]:
+    """The sends of an append in order, by what they make of it: a block together, or segments."""
+    for apart, share in groupby(batch, lambda single: isinstance(single.content, _Apart)):
+        if apart:
+            yield from ([single] for single in share)
+        else:
+            yield list(share)
+
+
+def _segments(share: list[_Single]) -> list[Segment]:
+    content = share[0].content
+    if isinstance(content, _Apart):
+        return content.segments
+    return [Segment(_build([single.content for single in share]))]
+
+
+def _answer(share: list[_Single], answers: Iterator[Appended | ClientError]) -> None:
+    """Give each send of a share its part of what the store has answered."""
+    content = share[0].content
+    if isinstance(content, _Apart):
+        share[0].resolve(list(islice(answers, len(content.segments))))
+        return
+    answer = next(answers)
+    if isinstance(answer, RingdoveError):
+        for single in share:
+            single.fail(answer)
+        return
+    base = answer.base
+    for single in share:
+        single.resolve([Appended(base)])
+        base += single.content.count
+
+
+def _build(contents: Sequence[_Content]) -> Block:
     """One block of everything, in order; messages that follow one another are built together."""
     blocks: list[Block] = []
     loose: list[_Message] = []
@@ -243,6 +306,7 @@ def _build(contents: list[Block | _Message]) -> Block:
         if loose:
             blocks.append(_build_messages(loose))
             loose = []
+        assert isinstance(content, Block)
         blocks.append(content)
     if loose:
         blocks.append(_build_messages(loose))
@@ -261,9 +325,9 @@ def _build_messages(found: list[_Message]) -> Block:
 
 
 class _Gathering:
-    """Small blocks for one stripe, and the append that is under way there.
+    """Sends to one stripe, and the append that is under way there.
 
-    Blocks gather until somebody wants his answer, and while an append is under way; then all that
+    They gather until somebody wants his answer, and while an append is under way; then all that
     have come go as one.
     """
 
@@ -274,8 +338,8 @@ class _Gathering:
         self._enqueuer = enqueuer
         self._lock = threading.Lock()
 
-    def add(self, content: Block | _Message, version: int) -> _Single:
-        """Gather a block or a message; its answer comes with the append that takes it."""
+    def add(self, content: _Content, version: int) -> _Single:
+        """Gather something; its answer comes with the append that takes it."""
         single = _Single(self, content, version)
         self.waiting.append(single)
         return single
@@ -288,24 +352,30 @@ class _Gathering:
             self.waiting.remove(single)
             return True
 
-    def flush(self, inline: bool = False) -> None:  # noqa: FBT001, FBT002  a callback
-        """Append what has gathered, unless an append is under way, which does it at its end."""
+    def flush(self, inline: bool = False, *, at_once: bool = False) -> None:  # noqa: FBT001, FBT002
+        """Append what has gathered, unless an append is under way, which does it at its end.
+
+        `at_once`: all of it, whatever is under way; for stores that do it in this order.
+        """
+        begun: list[tuple[list[_Single], Pending[list[Appended | ClientError]]]] = []
         with self._lock:
-            if self.under_way is not None or not self.waiting:
-                return
-            batch = self._take()
-            pending = self.under_way = self._submit(batch)
-        pending.when_done(partial(self._appended, batch, pending))
-        pending.start(inline=inline)
+            while self.waiting and (at_once or self.under_way is None):
+                batch = self._take()
+                self.under_way = self._submit(batch)
+                begun.append((batch, self.under_way))
+        for batch, pending in begun:
+            pending.when_done(partial(self._appended, batch, pending))
+            pending.start(inline=inline)
 
     def _submit(self, batch: list[_Single]) -> Pending[list[Appended | ClientError]]:
         enqueuer = self._enqueuer
-        enqueuer.blocks += 1
-        enqueuer.joined += len(batch) > 1
         try:
-            block = _build([single.content for single in batch])
-            enqueuer.messages += block.count
-            return enqueuer.store.submit_append(self.stripe, [Segment(block)], batch[0].version)
+            shares = list(_shares(batch))
+            segments = [segment for share in shares for segment in _segments(share)]
+            enqueuer.blocks += len(segments)
+            enqueuer.joined += sum(len(share) > 1 for share in shares)
+            enqueuer.messages += sum(segment.block.count for segment in segments)
+            return enqueuer.store.submit_append(self.stripe, segments, batch[0].version)
         except Exception as error:  # noqa: BLE001  whoever gathered must be answered
             failed: Pending[list[Appended | ClientError]] = Pending()
             failed.fail(error)
@@ -323,27 +393,23 @@ class _Gathering:
         self, batch: list[_Single], pending: Pending[list[Appended | ClientError]]
     ) -> None:
         with self._lock:
-            self.under_way = None
+            if self.under_way is pending:
+                self.under_way = None
         error = pending.error()
-        if error is None:
-            [answer] = pending.result()
-            if isinstance(answer, RingdoveError):
-                error = answer
-            else:
-                base = answer.base
-        for single in batch:
-            if error is not None:
+        if error is not None:
+            for single in batch:
                 single.fail(error)
-            else:
-                single.resolve([Appended(base)])
-                base += single.content.count
+        else:
+            answers = iter(pending.result())
+            for share in _shares(batch):
+                _answer(share, answers)
         if self.waiting:
             self.flush()
         else:
             self._enqueuer.forget(self)
 
     def _take(self) -> list[_Single]:
-        """What may go in one block; the rest waits for the next."""
+        """What may go in one append; the rest waits for the next."""
         batch: list[_Single] = []
         count = nbytes = 0
         for single in self.waiting:

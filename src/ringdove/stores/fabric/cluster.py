@@ -2,13 +2,15 @@
 
 A request goes to the master of its slot. When that has moved, the map is read again; when nobody
 serves the slot for the moment (a failover takes a second or two), the request waits and is
-repeated, until its time is up. Functions that a node does not have yet are loaded on first use.
+repeated, until its time is up. Every master is given the functions at the beginning; one that does
+not have them all the same gets them on first use.
 """
 
 from __future__ import annotations
 
 import binascii
 import random
+import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -35,6 +37,10 @@ _PASSING = (
 )  # fmt: skip
 
 _PAUSE_S, _PAUSE_S_MAX = 0.02, 0.5
+
+#: Seconds for which the map is not read again by those who wait together; less than any pause, so
+#: that one who waits alone reads it each time.
+_FRESH_S = _PAUSE_S / 2
 
 #: Seconds without an answer, after which somebody else is asked whether the node still serves.
 _SILENCE_S = 0.5
@@ -66,11 +72,20 @@ class Cluster:
         #: Connections for requests that are waited for, to be closed at the end.
         self._others: list[Node] = []
         self._masters: list[NodeAddress | None] = [None] * SLOTS
+        #: When the map was last asked for, and a pending that is done when it has been read.
+        self._read_s = 0.0
+        self._reading: Pending[None] | None = None
+        self._lock = threading.Lock()
         self._closed = False
 
     async def open(self) -> None:
-        """Find the nodes."""
+        """Find the nodes, and have them take the functions, some time."""
         await self._refresh()
+        for address in set(self._masters) - {None}:
+            # Nobody waits for it, nor asks whether they are there by now; but a node that is full
+            # later on could not take them when they are needed.
+            assert address is not None
+            self.node(address).ask(("FUNCTION", "LOAD", library.TEXT))
 
     def close(self) -> None:
         """Hang up."""
@@ -101,6 +116,10 @@ class Cluster:
     def watch(self, channel: str, slot: int) -> None:
         """Have notices of a channel delivered to `on_notice`, in the connections' thread."""
         self._watcher.want(channel.encode(), slot)
+
+    def unwatch(self, channel: str) -> None:
+        """Have no more notices of a channel."""
+        self._watcher.drop(channel.encode())
 
     def _notice(self, channel: bytes) -> None:
         self.on_notice(channel)
@@ -146,6 +165,8 @@ class Cluster:
         deadline_s = time.monotonic() + timeout_s
         pause_s = _PAUSE_S
         losses = 0
+        loaded: set[NodeAddress | None] = set()
+        reason: Exception | None = None
         while True:
             if self._closed:
                 raise ConnectionClosed("The store has been closed.")
@@ -154,25 +175,31 @@ class Cluster:
                 commands = attempt() if callable(attempt) else [attempt]
                 return await self._ask_once(slot, address, commands, copies, deadline_s)
             except ReplyError as error:
+                failure: Exception = error
                 if "unction not found" in str(error):
                     self._undo(slot, commands)
-                    await self._load(address)
-                    continue
-                if error.word not in _PASSING:
+                    obstacle = await self._load(slot, address, deadline_s)
+                    if obstacle is None and address not in loaded:
+                        loaded.add(address)
+                        continue
+                    failure = obstacle or error
+                elif error.word not in _PASSING:
                     raise StoreUnavailable(f"Node {address} refused: {error}.") from error
-                failure: Exception = error
             except NodeLost as error:
                 failure = error
                 losses += 1
                 if soon_s is not None and losses > 1 and self._masters[slot] == address:
                     raise
-            if time.monotonic() > deadline_s:
+            over = time.monotonic() >= deadline_s
+            if reason is None or not (over and isinstance(failure, NodeLost)):
+                reason = failure  # That the time was up before an answer came does not explain it.
+            if over:
                 raise StoreUnavailable(
-                    f"The cluster did not serve slot {slot} within {timeout_s:.1f} s: {failure}"
-                ) from failure
+                    f"The cluster did not serve slot {slot} within {timeout_s:.1f} s: {reason}"
+                ) from reason
             await Pending[None]().until(pause_s * random.uniform(0.5, 1))
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
-            await self._refresh(deadline_s)
+            await self._refresh_together(deadline_s)
 
     def tell(self, slot: int, command: Sequence[Word]) -> None:
         """Send a command that nothing depends on; what is asked next in this slot comes after."""
@@ -208,7 +235,7 @@ class Cluster:
         while not await pending.until(min(_SILENCE_S, max(0.0, deadline_s - time.monotonic()))):
             node.check()
             if time.monotonic() < deadline_s:
-                await self._refresh(deadline_s)
+                await self._refresh_together(deadline_s)
             if time.monotonic() >= deadline_s or self._masters[slot] != address:
                 raise NodeLost(f"Node {address} is silent.")
 
@@ -218,18 +245,31 @@ class Cluster:
             if name == "HSET":
                 self.tell(slot, ("HDEL", key, *words[::2]))
 
-    async def _load(self, address: NodeAddress | None) -> None:
-        """Give a node the library."""
-        if address is not None:
-            [pending] = self.node(address).ask(("FUNCTION", "LOAD", "REPLACE", library.TEXT))
-            try:
-                await pending
-            except ReplyError as error:
-                if error.word not in _PASSING:
-                    raise StoreUnavailable(
-                        f"Node {address} does not take the functions: {error}. "
-                        "Redis 7 or Valkey is needed."
-                    ) from error
+    async def _load(
+        self, slot: int, address: NodeAddress | None, deadline_s: float
+    ) -> Exception | None:
+        """Give a node the library; answers what stands in the way, if that may pass."""
+        if address is None:
+            return None
+        node = self.node(address)
+        [pending] = node.ask(("FUNCTION", "LOAD", "REPLACE", library.TEXT))
+        try:
+            await self._answered(slot, node, pending, deadline_s)
+            pending.result()
+        except NodeLost as error:
+            return error
+        except ReplyError as error:
+            if error.word in _PASSING:
+                return error
+            if error.word == "OOM":
+                raise StoreUnavailable(
+                    f"Node {address} is full, and lacks the functions of this version: raise its "
+                    f"maxmemory for a moment, or free some: {error}."
+                ) from error
+            raise StoreUnavailable(
+                f"Node {address} does not take the functions: {error}. Redis 7 or Valkey is needed."
+            ) from error
+        return None
 
     async def _refresh(self, deadline_s: float = 0) -> None:
         """Read which node serves which slot, from whichever node answers."""
@@ -249,6 +289,26 @@ class Cluster:
             places = ", ".join(map(str, self._seeds))
             reason = str(failure).rstrip(".")
             raise StoreUnavailable(f"No node of the cluster at {places} answers: {reason}.")
+
+    async def _refresh_together(self, deadline_s: float) -> None:
+        """Read the map for everybody who wants it now, or wait for whoever does."""
+        with self._lock:
+            reading = self._reading
+            if reading is None:
+                if time.monotonic() - self._read_s < _FRESH_S:
+                    return
+                self._read_s = time.monotonic()
+                mine = self._reading = Pending[None]()
+        if reading is not None:
+            if not await reading.until(_SILENCE_S):  # Whoever reads may not get to it.
+                await self._refresh(deadline_s)
+            return
+        try:
+            await self._refresh(deadline_s)
+        finally:
+            with self._lock:
+                self._reading = None
+            mine.resolve(None)
 
     def _refresh_some_time(self) -> None:
         """Read the map again, from the connections' own thread; nobody waits for it."""

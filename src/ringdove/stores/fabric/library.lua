@@ -122,12 +122,12 @@ Stripe.__index = Stripe
 
 local function pack_state(self)
   return cmsgpack.pack(self.epoch, self.tail, self.stable, self.head, self.dropped, self.nbytes, self.numbered, self.owner,
-    self.oldest, self.kept, self.marked, self.marked_at, self.delays, self.garbage)
+    self.oldest, self.kept, self.marked, self.marked_at, self.delays, self.garbage, self.run)
 end
 
 local function unpack_state(self, raw)
   self.epoch, self.tail, self.stable, self.head, self.dropped, self.nbytes, self.numbered, self.owner, self.oldest,
-    self.kept, self.marked, self.marked_at, self.delays, self.garbage = cmsgpack.unpack(raw)
+    self.kept, self.marked, self.marked_at, self.delays, self.garbage, self.run = cmsgpack.unpack(raw)
 end
 
 local function pack_settings(self)
@@ -188,11 +188,22 @@ local function load(keys, version, given_now, name)
   return self
 end
 
+-- What tells this process from the one that the node was before it was started again.
+local run = nil
+local function run_of_node()
+  run = run or string.match(call('INFO', 'server'), 'run_id:(%x+)')
+  return run
+end
+
 -- After a failover the last appends may be gone, and others may come in their place: a new epoch begins, far above all
--- offsets that may have been given out.
+-- offsets that may have been given out. So it does on a node that was started again, for its file may have lacked the end.
+-- Versions before this one write no run.
 function Stripe:check_owner()
-  local me = call('CLUSTER', 'MYID')
-  if self.owner == me then return end
+  local me, now = call('CLUSTER', 'MYID'), run_of_node()
+  if self.owner == me and (self.run or now) == now then
+    self.run = now
+    return
+  end
   if self.owner ~= '' then
     local skipped = (math.floor(self.tail / SKIP) + 1) * SKIP
     self.epoch = self.epoch + 1
@@ -201,8 +212,11 @@ function Stripe:check_owner()
     self.tail = skipped
     if self.oldest < 0 then self.head = skipped end
   end
-  self.owner = me
+  self.owner, self.run = me, now
 end
+
+-- What was read of the log is good for as long as this is the same.
+function Stripe:era() return self.epoch .. '.' .. self.run end
 
 -- Writes what has changed. An answer that copies must have is followed by WAIT, which waits for the last change of its
 -- connection: such a call always changes something (the default), because others may have done what it answers.
@@ -867,7 +881,7 @@ local function append_segments(keys, args)
   if dropped then self:tidy(trim_max) end
   self:save()
   if #accepted > 0 then self:announce(args[3], copies > 1 and 'later' or nil) end
-  return {copies, self.when_short, answers, self.tail, digits(self.now)}
+  return {copies, self.when_short, self:era(), answers, self.tail, digits(self.now)}
 end
 
 -- Removes blocks that were written for an append which did not take them: all, or those it did not answer '+' for.
@@ -882,7 +896,7 @@ end
 
 local function append(keys, args)
   local ok, answer = pcall(append_segments, keys, args)
-  remove_unwanted(keys, args, ok and answer[3] or nil)
+  remove_unwanted(keys, args, ok and answer[4] or nil)
   if not ok then error(answer, 0) end
   return answer
 end
@@ -892,7 +906,7 @@ end
 local function touch(keys, args)
   local self = load(keys, '0', args[1])
   self:save()
-  return {math.min(self.copies, tonumber(args[2])), self.when_short, {}, self.tail}
+  return {math.min(self.copies, tonumber(args[2])), self.when_short, self:era(), self.tail}
 end
 
 -- Leasing --------------------------------------------------------------------------------------
@@ -1190,10 +1204,12 @@ local function lease(keys, args)
     for at, run in ipairs(self.pieces) do runs[at] = self:hand_out(run, till) end
     for at, run in ipairs(self.dead) do dead[at] = self:hand_out(run, till) end
   end
+  -- As a wait: who asks need not have the same time.
   local due = stripe:due(sub)
+  local wait = due < 0 and -1 or due - stripe.now
   stripe:save(true)
   local unstable = stripe.tail > stripe.stable and 1 or 0
-  return {stripe.epoch, runs, dead, exhausted and 0 or 1, due, unstable}
+  return {stripe.epoch, runs, dead, exhausted and 0 or 1, wait, unstable, stripe:era()}
 end
 
 -- Settling -------------------------------------------------------------------------------------
@@ -1322,7 +1338,7 @@ local function settle(keys, args)
   self:tidy(tonumber(args[7]))
   self:save()
   if self.order ~= 'loose' or args[5] ~= 'acknowledge' then self:announce(args[3]) end
-  return {math.min(self.copies, tonumber(args[8])), self.when_short, answers}
+  return {math.min(self.copies, tonumber(args[8])), self.when_short, self:era(), answers}
 end
 
 -- The rest -------------------------------------------------------------------------------------
@@ -1337,12 +1353,25 @@ local function configured(self, args, at)
   call('HSET', self.keys[M], 'c', pack_settings(self))
 end
 
+-- What a failover must not undo is answered as an append is, with what it says of copies in front; the last argument is how
+-- many there are at most. Such a call always changes something, see `save`.
+local function decided(work)
+  return function(keys, args)
+    local most = tonumber(table.remove(args))
+    local answer = work(keys, args)
+    return {math.min(current.copies, most), current.when_short, current:era(), answer}
+  end
+end
+
 -- args: now, first subscription, then settings (see configured)
 local function create(keys, args)
-  if call('EXISTS', keys[M]) == 1 then return 0 end
+  if call('EXISTS', keys[M]) == 1 then
+    load(keys, '0', args[1]):save()
+    return 0
+  end
   local self = setmetatable({keys = keys, subs = {}, raw = '', now = now_of(args[1]), epoch = 1, tail = 0, stable = 0,
     head = 0, dropped = 0, nbytes = 0, numbered = 0, owner = call('CLUSTER', 'MYID'), oldest = -1, kept = 0,
-    marked = -1, marked_at = 0, delays = 0, garbage = ''}, Stripe)
+    marked = -1, marked_at = 0, delays = 0, garbage = '', run = run_of_node()}, Stripe)
   configured(self, args, 3)
   self:add_subscription(args[2], 0)
   self:save()
@@ -1370,6 +1399,8 @@ local function configure(keys, args)
 end
 
 local function delete(keys, args)
+  -- Somebody else may just have deleted it: there must be something for WAIT to follow.
+  call('HSET', keys[M], 'c', '')
   call('UNLINK', unpack(keys))
   if args[1] ~= '' then call('SPUBLISH', args[1], '') end
   return 1
@@ -1382,7 +1413,7 @@ local function subscribe(keys, args)
   local sub = self:maybe_subscription(name)
   if sub then
     self:catch_up(sub)
-    self:save(true)
+    self:save()
   else
     if call('ZCARD', keys[FLOORS]) >= tonumber(args[6]) then
       raise('limit_exceeded', 'A queue has at most ' .. args[6] .. ' subscriptions.')
@@ -1405,8 +1436,8 @@ local function unsubscribe(keys, args)
     self.subs[args[2]] = nil
     call('HDEL', keys[M], '=' .. args[2])
     call('ZREM', keys[FLOORS], args[2])
-    self:save()
   end
+  self:save()
   return 1
 end
 
@@ -1546,12 +1577,12 @@ local function stats(keys, args)
     (left == 0 or behind) and 1 or 0}
 end
 
--- args: now, trim limit. Answers epoch, head, visible tail.
+-- args: now, trim limit. Answers era, head, visible tail.
 local function bounds(keys, args)
   local self = load(keys, '0', args[1])
   self:tidy(tonumber(args[2]))
   self:save(true)
-  return {self.epoch, self.head, self.stable}
+  return {self:era(), self.head, self.stable}
 end
 
 -- args: time. Answers the first offset stored then or later.
@@ -1673,14 +1704,14 @@ register('touch', touch, {'allow-oom'})
 register('lease', lease, {'allow-oom'})
 register('settle', settle, {'allow-oom'})
 register('create', create, {})
-register('configure', configure, {'allow-oom'})
+register('configure', decided(configure), {'allow-oom'})
 register('delete', delete, {'allow-oom'})
-register('subscribe', subscribe, {'allow-oom'})
-register('unsubscribe', unsubscribe, {'allow-oom'})
-register('claim', claim, {'allow-oom'})
+register('subscribe', decided(subscribe), {'allow-oom'})
+register('unsubscribe', decided(unsubscribe), {'allow-oom'})
+register('claim', decided(claim), {'allow-oom'})
 register('hold', hold, {'allow-oom'})
-register('commit', commit, {'allow-oom'})
-register('purge', purge, {'allow-oom'})
+register('commit', decided(commit), {'allow-oom'})
+register('purge', decided(purge), {'allow-oom'})
 register('trim', trim, {'allow-oom'})
 register('stats', stats, {'allow-oom'})
 register('bounds', bounds, {'allow-oom'})

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import os
 import random
-import threading
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from ringdove import limits
@@ -23,6 +21,7 @@ from ringdove.errors import (
     InvalidArgument,
     OffsetTrimmed,
     QueueNotFound,
+    StoreUnavailable,
 )
 from ringdove.stores.base import (
     Claim,
@@ -35,7 +34,7 @@ from ringdove.stores.base import (
     SubscriptionStats,
 )
 from ringdove.stores.fabric.near import Near
-from ringdove.stores.fabric.places import BlockCache, Place
+from ringdove.stores.fabric.places import BlockCache, Place, Places
 from ringdove.stores.fabric.records import FabricRecords
 from ringdove.stores.fabric.url import parse_url
 from ringdove.stores.fabric.wire import Copies, Large
@@ -62,9 +61,6 @@ if TYPE_CHECKING:
     from ringdove.stores.fabric.cluster import Attempt
     from ringdove.stores.fabric.wire import Word
 
-#: Stripes whose keys are remembered.
-_STRIPES_MAX = 10_000
-
 
 class FabricStore(FabricRecords):
     """See `ringdove.stores.base.Store` for the contract."""
@@ -73,12 +69,11 @@ class FabricStore(FabricRecords):
         place = parse_url(url)
         super().__init__(place, clock)
         self._random = random.Random(seed)
+        self._decided = Copies(self._copies_max - 1, lambda told: max(1, copies_needed(told)))
         self._near = Near(place.near)
-        self._places: OrderedDict[StripeId, Place] = OrderedDict()
         self._cache = BlockCache()
-        self._channels: dict[bytes, Place] = {}
-        self._cluster.on_notice = self._noticed
-        self._lock = threading.Lock()
+        self._places = Places(self._cluster, self._cache)
+        self._place = self._places.of
 
     async def close(self) -> None:
         """Hang up. Idempotent."""
@@ -86,26 +81,13 @@ class FabricStore(FabricRecords):
 
     # -- asking ---------------------------------------------------------------------------------
 
-    def _place(self, stripe: StripeId) -> Place:
-        place = self._places.get(stripe)
-        if place is not None:
-            return place
-        unused: Place | None = None
-        with self._lock:
-            if len(self._places) >= _STRIPES_MAX:
-                _, unused = self._places.popitem(last=False)
-            place = self._places.setdefault(stripe, Place(stripe))
-        if unused is not None:
-            unused.announce()  # Who waits there must look, and watch its successor.
-        return place
-
     def _accept(self, place: Place, reply: Any) -> Any:
         """The reply, unless it is a refusal, which is raised; with a stripe its blocks go."""
         try:
             return accepted(reply)
         except QueueNotFound:
-            place.gone = True
-            self._cache.forget(place)
+            if not place.gone:
+                self._places.is_gone(place)
             raise
 
     async def _ask(self, place: Place, name: str, *arguments: Word) -> Any:
@@ -113,11 +95,21 @@ class FabricStore(FabricRecords):
         reply = await self._call(place.slot, fcall(name, place.keys, arguments))
         return self._accept(place, reply)
 
-    async def _decide(self, place: Place, name: str, *arguments: Word) -> Any:
-        """`_ask`, for what a failover must not undo: it is on a second server before it counts."""
+    async def _make(self, place: Place, name: str, *arguments: Word) -> None:
+        """`_ask`, for what is said again if a failover undoes it: a second server has it first."""
         command = fcall(name, place.keys, arguments)
-        reply = await self._ask_copied(place.slot, command, self._a_second)
-        return self._accept(place, reply)
+        self._accept(place, await self._ask_copied(place.slot, command, self._a_second))
+
+    async def _decide(self, place: Place, name: str, *arguments: Word) -> Any:
+        """`_ask`, for what a failover must not undo.
+
+        It has as many copies as the queue's messages, and is on a second server, before it counts.
+        """
+        command = fcall(name, place.keys, (*arguments, self._copies_max))
+        told = await self._ask_copied(place.slot, command, self._decided)
+        place.copies, _, era, answer = self._accept(place, told)
+        self._cache.see(place, era)
+        return answer
 
     async def _ask_soon(self, place: Place, name: str, *arguments: Word) -> Any:
         """`_ask`, for those who can go elsewhere: a node that is gone is not waited for."""
@@ -131,8 +123,24 @@ class FabricStore(FabricRecords):
         wanted = (place.copies or self._copies_max) - 1
         told = await self._ask_copied(place.slot, attempt, Copies(wanted, copies_needed))
         reply: list[Any]
-        place.copies, _, *reply = self._accept(place, told)
+        place.copies, _, era, *reply = self._accept(place, told)
+        if copies_needed(told) > wanted:
+            await self._copy_more(place, era)
+        self._cache.see(place, era)
         return reply
+
+    async def _copy_more(self, place: Place, era: bytes) -> None:
+        """See that a change has its copies that was made when fewer were known to be needed."""
+        copies = Copies(place.copies - 1, copies_needed)
+        told = await self._ask_copied(place.slot, self._touch(place), copies)
+        if self._accept(place, told)[2] != era:
+            raise StoreUnavailable(
+                "Another node has taken over: what was asked may come to nothing. Try again."
+            )
+
+    def _touch(self, place: Place) -> Sequence[Word]:
+        """A change that means nothing, and has its copies only when those before it have."""
+        return fcall("touch", place.keys, (self._now(), self._copies_max))
 
     # -- stripes --------------------------------------------------------------------------------
 
@@ -140,7 +148,7 @@ class FabricStore(FabricRecords):
         """See StripeStore."""
         place = self._place(stripe)
         arguments = settings_words(settings, version)
-        await self._decide(place, "create", self._now(), DEFAULT_SUBSCRIPTION, *arguments)
+        await self._make(place, "create", self._now(), DEFAULT_SUBSCRIPTION, *arguments)
         place.gone = False
 
     async def configure(self, stripe: StripeId, settings: QueueSettings, version: int) -> None:
@@ -153,9 +161,8 @@ class FabricStore(FabricRecords):
     async def delete(self, stripe: StripeId) -> None:
         """See StripeStore."""
         place = self._place(stripe)
-        await self._decide(place, "delete", place.channel)
-        place.gone = True
-        place.announce()
+        await self._make(place, "delete", place.channel)
+        self._places.is_gone(place)
 
     async def append(
         self, stripe: StripeId, segments: Sequence[Segment], version: int
@@ -223,8 +230,7 @@ class FabricStore(FabricRecords):
 
     async def _settle_tail(self, place: Place) -> None:
         """See that what others have appended has its copies, whoever was to look after it."""
-        touch = fcall("touch", place.keys, (self._now(), self._copies_max))
-        _, tail = await self._change(place, touch)
+        [tail] = await self._change(place, self._touch(place))
         self._show(place, int(tail))
 
     def submit_append(
@@ -244,23 +250,24 @@ class FabricStore(FabricRecords):
     ) -> Delivery:
         """See StripeStore."""
         place = self._place(stripe)
-        epoch, runs, dead, more, due, unstable = await self._ask_soon(
+        epoch, runs, dead, more, wait, unstable, era = await self._ask_soon(
             place, "lease", self._now(), version, subscription, want, lease_ms, spread,
             os.urandom(16), self._random.getrandbits(30), limits.PROMOTE_PER_CALL_MAX,
             limits.SCAN_PER_CALL_MAX, limits.LEASES_MAX, limits.TRIM_BLOCKS_PER_COMMIT_MAX,
             limits.LOOK_AHEAD,
         )  # fmt: skip
+        self._cache.see(place, era)
         if unstable and not runs and not dead:
             await self._settle_tail(place)
             more = 1
-        due_ms = int(due)
+        due_ms = None if int(wait) < 0 else self.clock.now_ms() + int(wait)
         held, rest = await self._hold(place, runs)
         held_dead, rest_dead = await self._hold(place, dead)
         if rest or rest_dead:
             claims = [Claim(epoch, run.token, run.lo, run.hi) for run in rest + rest_dead]
             await self.unlease(stripe, subscription, claims, 0)
             due_ms = self.clock.now_ms()
-        return Delivery(epoch, held, held_dead, bool(more), None if due_ms < 0 else due_ms)
+        return Delivery(epoch, held, held_dead, bool(more), due_ms)
 
     async def _hold(
         self, place: Place, leased: Sequence[Sequence[Any]]
@@ -389,13 +396,16 @@ class FabricStore(FabricRecords):
         lazy: bool = False,
     ) -> None:
         """See StripeStore."""
-        ask = self._ask if lazy else self._decide
+        arguments: list[Word] = [
+            self._now(), subscription, offset, fence, limits.TRIM_BLOCKS_PER_COMMIT_MAX,
+        ]  # fmt: skip
+        place = self._place(stripe)
         more = True
         while more:  # Leases below the offset are given up some at a time.
-            more = await ask(
-                self._place(stripe), "commit", self._now(), subscription, offset, fence,
-                limits.TRIM_BLOCKS_PER_COMMIT_MAX,
-            )  # fmt: skip
+            if lazy:
+                *_, more = await self._ask(place, "commit", *arguments, self._copies_max)
+            else:
+                more = await self._decide(place, "commit", *arguments)
 
     async def purge(self, stripe: StripeId) -> int:
         """See StripeStore."""
@@ -435,19 +445,7 @@ class FabricStore(FabricRecords):
 
     def watch(self, stripe: StripeId) -> Pending[None]:
         """See StripeStore."""
-        place = self._place(stripe)
-        if place.gone:
-            raise QueueNotFound(f"There is no stripe {stripe}; its queue was deleted.")
-        if self._opened and not place.watched:
-            place.watched = True
-            self._channels[place.channel.encode()] = place
-            self._cluster.watch(place.channel, place.slot)
-        return place.watch
-
-    def _noticed(self, channel: bytes) -> None:
-        place = self._channels.get(channel)
-        if place is not None:
-            place.announce()
+        return self._places.watch(stripe, listen=self._opened)
 
     # -- the log --------------------------------------------------------------------------------
 
@@ -456,9 +454,10 @@ class FabricStore(FabricRecords):
     ) -> list[Block]:
         """See StripeStore."""
         place = self._place(stripe)
-        _, head, tail = await self._ask(
+        era, head, tail = await self._ask(
             place, "bounds", self._now(), limits.TRIM_BLOCKS_PER_COMMIT_MAX
         )
+        self._cache.see(place, era)
         if offset < int(head):
             raise OffsetTrimmed(
                 f"Offset {offset} has been trimmed; the oldest one stored is {int(head)}."

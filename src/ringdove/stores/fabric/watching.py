@@ -3,12 +3,14 @@
 Every change of a stripe is published on a channel of its own, in its slot, and whoever has parked
 receivers listens. An append that still lacks its copies is published as well: if nobody says that
 it has them, for whoever should have is gone, it is time to look. A channel moves with its slot's
-master. Once a second each one is checked against the map of the cluster; whenever it was joined
-anew, notices may have been missed, and that counts as one.
+master. Once a second each one is checked against the map of the cluster, and each node is made to
+say something, so that a dead connection is noticed; whenever a channel was joined anew, notices may
+have been missed, and that counts as one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from functools import partial
 from typing import TYPE_CHECKING
@@ -59,7 +61,15 @@ class Watcher:
             if channel in self._wanted or self._closed:
                 return
             self._wanted[channel] = slot
-        self._loop.call_soon_threadsafe(self._check)
+        self._loop.call_soon_threadsafe(self._begin, channel)
+
+    def drop(self, channel: bytes) -> None:
+        """Listen to a channel no more; from any thread."""
+        with self._lock:
+            if self._wanted.pop(channel, None) is None or self._closed:
+                return
+        with contextlib.suppress(RuntimeError):  # The loop has been closed.
+            self._loop.call_soon_threadsafe(self._leave, channel)
 
     def close(self) -> None:
         """Listen no more; from the loop's thread."""
@@ -85,6 +95,37 @@ class Watcher:
         self._awaited.pop(channel, None)
         self._on_notice(channel)
 
+    def _begin(self, channel: bytes) -> None:
+        if self._timer is None:
+            self._check()
+        else:
+            self._join(channel)
+
+    def _join(self, channel: bytes) -> None:
+        """Listen where a channel is, unless that is done or not wanted any more."""
+        slot = self._wanted.get(channel)
+        address = None if slot is None else self._master(slot)
+        if address is not None and self._joined.get(channel) != address and not self._closed:
+            self._joined[channel] = address
+            self._node(address).tell(("SSUBSCRIBE", channel))
+            self._on_notice(channel)
+
+    def _leave(self, channel: bytes) -> None:
+        if channel in self._wanted:  # Again, by now.
+            return
+        awaited = self._awaited.pop(channel, None)
+        if awaited is not None:
+            awaited.cancel()
+        address = self._joined.pop(channel, None)
+        if address is not None:
+            self._node(address).tell(("SUNSUBSCRIBE", channel))
+
+    def _left(self, address: NodeAddress, channel: bytes) -> None:
+        """A node tells nothing of a channel any more: as it was asked to, or the slot has moved."""
+        if self._joined.get(channel) == address:
+            self._stale = True
+            del self._joined[channel]
+
     def _check(self) -> None:
         if self._closed:
             return
@@ -92,13 +133,11 @@ class Watcher:
             self._stale = False
             self._refresh()
         with self._lock:
-            wanted = list(self._wanted.items())
-        for channel, slot in wanted:
-            address = self._master(slot)
-            if address is not None and self._joined.get(channel) != address:
-                self._joined[channel] = address
-                self._node(address).tell(("SSUBSCRIBE", channel))
-                self._on_notice(channel)
+            wanted = list(self._wanted)
+        for channel in wanted:
+            self._join(channel)
+        for address in set(self._joined.values()):
+            self._node(address).ping()
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(_CHECK_S, self._check)
@@ -108,6 +147,7 @@ class Watcher:
         if node is None:
             node = self._nodes[address] = self._make_node(address)
             node.on_message = self._hear
+            node.on_left = partial(self._left, address)
             node.on_lost = lambda: self._forget(address)
         return node
 

@@ -118,6 +118,8 @@ class Node:
         #: Called with each message of a sharded channel: its name, and what it says; and when the
         #: node is lost or refuses. A node that listens is asked for nothing else.
         self.on_message: Callable[[bytes, bytes], None] | None = None
+        #: Called with the name of a channel that is not listened to any more.
+        self.on_left: Callable[[bytes], None] | None = None
         self.on_lost: Callable[[], None] | None = None
 
     def ask(self, *commands: Sequence[Word]) -> list[Pending[Any]]:
@@ -168,7 +170,7 @@ class Node:
         with self._lock:
             inbox, self._inbox = self._inbox, []
             self._scheduled = False
-        if not wire.expected:
+        if not wire.expected and self.on_message is None:
             wire.heard_s = time.monotonic()
         for _, pendings in inbox:
             wire.expected.extend(pendings)
@@ -207,6 +209,19 @@ class Node:
         if wire is not None and wire.expected and time.monotonic() - wire.heard_s > _SILENT_S:
             with contextlib.suppress(RuntimeError):  # The loop has been closed.
                 self._loop.call_soon_threadsafe(wire.close)
+
+    def ping(self) -> None:
+        """See that a node that is listened to still says something; from the loop's thread.
+
+        It owes no answers, so nothing else would tell that the connection is dead.
+        """
+        wire = self._wire
+        if wire is None or wire.lost:
+            return
+        if time.monotonic() - wire.heard_s > _SILENT_S:
+            wire.close()
+        else:
+            self.tell(("PING",))
 
     def lost(self) -> None:
         """The connection is of no use any more."""
@@ -450,8 +465,10 @@ class _Wire(asyncio.Protocol):
         """Deliver what a subscription brings; such a connection gets nothing else."""
         if self._node.on_message is None:
             return False
-        if isinstance(reply, ReplyError) or reply[0] == b"sunsubscribe":
+        if isinstance(reply, ReplyError):
             self._node.lost()  # The slot has moved.
+        elif reply[0] == b"sunsubscribe" and self._node.on_left is not None:
+            self._node.on_left(reply[1])
         elif reply[0] == b"smessage":
             self._node.on_message(reply[1], reply[2])
         return True
@@ -495,7 +512,8 @@ _pack_small: Any = hiredis.pack_command
 _NOT_ENOUGH = object()
 _CONNECT_S = 2.0
 
-#: Seconds without a word from a node that owes an answer, after which its connection is given up.
+#: Seconds without a word from a node that owes an answer, or is listened to, after which its
+#: connection is given up.
 _SILENT_S = 5.0
 
 #: Seconds for the thread to end.
