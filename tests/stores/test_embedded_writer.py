@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -88,6 +89,25 @@ def test_room_is_shared_by_the_appends_of_one_commit(driver: Driver) -> None:
     kept = driver.receive()
     assert len(kept) == 2
     assert kept == sorted(kept)
+
+
+def test_who_may_not_commit_does_not_look_at_the_queue(driver: Driver) -> None:
+    """The leader takes operations away meanwhile; a send that met that would never be answered."""
+    driver.make()
+    store = embedded(driver)
+    writer = store._writers["memory"]
+
+    class Emptied(deque[Any]):
+        def __getitem__(self, position: Any) -> Any:
+            raise IndexError(position)
+
+    with writer.paused():
+        pending = store.submit_append(driver.stripe, [Segment(block(b"a"))], 0)
+        queue, writer._queue = writer._queue, Emptied(writer._queue)
+        pending.start(inline=True)
+        writer._queue = queue
+    assert pending.block(10)
+    assert driver.receive() == [b"a"]
 
 
 def test_a_malformed_producer_is_refused_and_harms_nobody(driver: Driver) -> None:

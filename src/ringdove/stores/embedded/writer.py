@@ -194,15 +194,19 @@ class Writer:
         Waking a thread and being woken costs more than a short commit does. One that waits for a
         standby is not short.
         """
-        if inline and self._is_short() and self._turn.acquire(blocking=False):
-            try:
-                self._commit_queue()
-            finally:
-                self._turn.release()
-        if self._queue:
-            self._wake.set()
+        try:
+            if inline and self._turn.acquire(blocking=False):
+                try:
+                    if self._is_short():
+                        self._commit_queue()
+                finally:
+                    self._turn.release()
+        finally:
+            if self._queue:
+                self._wake.set()
 
     def _is_short(self) -> bool:
+        """Whether a commit would be; asked only by the leader, as others take from the queue."""
         if self.shipping is not None:
             return False
         if self._commit_s > limits.INLINE_COMMIT_S_MAX:
