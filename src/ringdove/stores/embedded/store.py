@@ -31,32 +31,36 @@ from ringdove.stores.base import (
 )
 from ringdove.stores.embedded import records
 from ringdove.stores.embedded.append import Append
+from ringdove.stores.embedded.changes import (
+    Change,
+    claiming,
+    configuring,
+    subscribing,
+    unsubscribing,
+)
 from ringdove.stores.embedded.environment import Directory, Environment, maybe_find
 from ringdove.stores.embedded.readers import Readers
 from ringdove.stores.embedded.state import (
-    NUMBER,
     OFFSET,
     TAIL,
     BlockCache,
     StripeRecord,
     StripeState,
     SubscriptionRecord,
-    decode_subscription,
     encode,
     gone,
     load,
     under,
 )
 from ringdove.stores.embedded.sweep import Sweep, compact
-from ringdove.stores.embedded.writer import Barrier, Change, Writer
-from ringdove.stores.local import committable, hold, read_blocks, settle, start_offset, stripe_stats
+from ringdove.stores.embedded.writer import Barrier, Writer
+from ringdove.stores.local import committable, hold, read_blocks, settle, stripe_stats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringdove.core.block import Block
     from ringdove.core.dedup import Appended, Segment
-    from ringdove.core.index import Index
     from ringdove.core.settings import Durability, QueueSettings
     from ringdove.errors import ClientError
     from ringdove.pending import Pending
@@ -157,19 +161,7 @@ class EmbeddedStore(local.OneNode):
     async def configure(self, stripe: StripeId, settings: QueueSettings, version: int) -> None:
         """See StripeStore."""
         state = self._state(stripe)
-        before = state.stripe.settings, state.stripe.version
-        record = StripeRecord(settings.encode(), version, state.stripe.epoch)
-
-        def edit(txn: Any) -> None:
-            state.check(0).configure(settings, version)
-            state.expire_due_ms = 0
-            txn.put(state.key, encode(record), db=state.env.db["stripes"])
-
-        def undo() -> None:
-            state.stripe.version = 0
-            state.stripe.configure(*before)
-
-        await self._submit(state, partial(Change, edit, undo))
+        await self._submit(state, configuring(state, settings, version))
         state.announce()  # Whoever waits must learn of the new settings.
 
     async def delete(self, stripe: StripeId) -> None:
@@ -192,9 +184,10 @@ class EmbeddedStore(local.OneNode):
             writer.graves.insert(0, state.key)
 
         def undo() -> None:
-            state.deleted = False
-            self._states[stripe] = state
-            writer.graves.remove(state.key)
+            if state.deleted:
+                state.deleted = False
+                self._states[stripe] = state
+                writer.graves.remove(state.key)
 
         await self._submit(state, partial(Change, edit, undo))
         # Whoever looked before the commit may have loaded it once more.
@@ -356,73 +349,25 @@ class EmbeddedStore(local.OneNode):
 
     async def subscribe(self, stripe: StripeId, subscription: str, start: Start) -> int:
         """See StripeStore."""
-        state = self._state(stripe)
-        db = state.env.db
-
         check_name(subscription, "subscription")
-
-        def edit(txn: Any) -> int:
-            state.check(0)
-            known = txn.get(state.key + subscription.encode(), db=db["subs"])
-            if known is not None:
-                return decode_subscription(known).floor
-            index = state.stripe.subscribe(subscription, start_offset(state.stripe, state, start))
-            number = min(set(range(len(state.numbers) + 1)) - set(state.numbers.values()))
-            state.numbers[subscription] = number
-            record = SubscriptionRecord(number, index.done.floor)
-            txn.put(state.key + subscription.encode(), encode(record), db=db["subs"])
-            return index.done.floor
-
-        def undo() -> None:
-            state.stripe.subscriptions.pop(subscription, None)
-            state.numbers.pop(subscription, None)
-
-        offset: int = await self._submit(state, partial(Change, edit, undo))
+        state = self._state(stripe)
+        offset: int = await self._submit(state, subscribing(state, subscription, start))
         state.announce()
         return offset
 
     async def unsubscribe(self, stripe: StripeId, subscription: str) -> None:
         """See StripeStore."""
         state = self._state(stripe)
-        removed: list[tuple[Index, int]] = []
-
-        def edit(txn: Any) -> None:
-            index = state.stripe.subscriptions.pop(subscription, None)
-            if index is None:
-                return
-            number = state.numbers.pop(subscription)
-            removed.append((index, number))
-            txn.delete(state.key + subscription.encode(), db=state.env.db["subs"])
-            prefix = state.key + NUMBER.pack(number)
-            for name in ("done", "leases"):
-                for key in [key for key, _ in under(txn, state.env.db[name], prefix)]:
-                    txn.delete(key, db=state.env.db[name])
-
-        def undo() -> None:
-            for index, number in removed:
-                state.stripe.subscriptions[subscription] = index
-                state.numbers[subscription] = number
-
-        await self._submit(state, partial(Change, edit, undo))
+        await self._submit(state, unsubscribing(state, subscription))
 
     async def claim(
         self, stripe: StripeId, subscription: str, owner: bytes, lease_ms: int
     ) -> Claimed:
         """See StripeStore."""
         state = self._state(stripe)
-
-        def edit(txn: Any) -> Claimed:
-            now_ms = self.clock.now_ms()
-            claimed = Claimed(*state.check(0).claim(subscription, owner, lease_ms, now_ms))
-            key = state.key + subscription.encode()
-            record = decode_subscription(txn.get(key, db=state.env.db["subs"]))
-            txn.put(key, encode(record._replace(fence=claimed.fence)), db=state.env.db["subs"])
-            return claimed
-
-        def undo() -> None:
-            state.stripe.subscriptions[subscription].held = None
-
-        claimed: Claimed = await self._submit(state, partial(Change, edit, undo))
+        claimed: Claimed = await self._submit(
+            state, claiming(state, subscription, owner, lease_ms, self.clock.now_ms)
+        )
         return claimed
 
     async def hold(self, stripe: StripeId, subscription: str, fence: int, lease_ms: int) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ringdove import limits
 from ringdove.stores.base import StripeId
 from ringdove.stores.embedded import records
-from ringdove.stores.embedded.writer import Change
+from ringdove.stores.embedded.changes import Change
 
 if TYPE_CHECKING:
     import threading

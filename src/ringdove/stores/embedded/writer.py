@@ -34,6 +34,7 @@ from ringdove.errors import ConnectionClosed, RingdoveError, StoreFull, StoreUna
 from ringdove.pending import Pending
 from ringdove.stores.base import STRIPE_KEY_BYTES
 from ringdove.stores.embedded.append import Append, apply_append
+from ringdove.stores.embedded.changes import Change
 from ringdove.stores.embedded.environment import translated
 from ringdove.stores.embedded.shipping import Parcel, RecordingTxn
 from ringdove.stores.embedded.state import (
@@ -58,23 +59,6 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
-
-
-class Change:
-    """A rare operation that edits the databases itself, such as creating a stripe."""
-
-    __slots__ = ("edit", "pending", "result", "undo")
-
-    def __init__(
-        self, edit: Callable[[Any], Any], undo: Callable[[], None] | None, pending: Pending[Any]
-    ) -> None:
-        #: Runs in the transaction, under the store's lock. May raise a RingdoveError before it has
-        #: written anything.
-        self.edit = edit
-        #: Takes back what `edit` did to memory, if the commit fails.
-        self.undo = undo
-        self.pending = pending
-        self.result: Any = None
 
 
 class Barrier:
@@ -242,9 +226,7 @@ class Writer:
             self._wake.clear()
             if self._queue or self.dirty or self.graves:
                 idle_rounds = 0
-                with self._turn:
-                    committed = self._commit_queue()
-                if not committed and not woken:
+                if not self._commit_or_log() and not woken:
                     time.sleep(_RETRY_S)
             else:
                 idle_rounds += 1
@@ -255,6 +237,15 @@ class Writer:
                     self._directory.hold_reserve()
                 except Exception:  # noqa: BLE001  the writer must go on
                     _log.exception("Looking for what may go from %s failed.", self.env.path)
+
+    def _commit_or_log(self) -> bool:
+        """Commit in the writer thread, which must go on whatever happens."""
+        try:
+            with self._turn:
+                return self._commit_queue()
+        except Exception:  # noqa: BLE001  the next round tries again
+            _log.exception("A commit to %s came to no end.", self.env.path)
+            return False
 
     def _commit_queue(self) -> bool:
         """Commit what is queued, up to a limit; False when the disk said no."""
@@ -402,8 +393,8 @@ class GroupCommit:
                     growth = self._growth_of(operation.state)
                     apply_append(operation, growth, txn, self._db, self._now_ms)
                 elif isinstance(operation, Change):
-                    operation.result = operation.edit(txn)
                     self._applied.append(operation)
+                    operation.result = operation.edit(txn)
             except RingdoveError as refusal:
                 self._refused.append((operation, refusal))
         self._touched, self._writer.dirty = self._writer.dirty, set()
@@ -477,14 +468,18 @@ class GroupCommit:
 
     def put_back(self) -> None:
         """Nothing was written: have the next commit try the index changes again."""
-        with self._writer.lock:
+        writer = self._writer
+        with writer.lock:
             while self._applied:
                 undo = self._applied.pop().undo
-                if undo is not None:
-                    undo()
+                try:
+                    if undo is not None:
+                        undo()
+                except Exception:  # noqa: BLE001  the others must be taken back all the same
+                    _log.exception("A failed change of %s was not taken back.", writer.env.path)
             for _, _, index, changes in self._changes:
                 index.put_back(changes)
-            self._writer.dirty |= self._touched | {state for state, _, _, _ in self._changes}
+            writer.dirty |= self._touched | {state for state, _, _, _ in self._changes}
 
     def _growth_of(self, state: StripeState) -> Growth:
         growth = self._growth.get(state)
