@@ -12,7 +12,13 @@ from ringdove import limits
 from ringdove.clock import ManualClock
 from ringdove.core.dedup import Appended, Segment
 from ringdove.core.settings import QueueSettings
-from ringdove.errors import ClientError, ConnectionClosed, RingdoveError
+from ringdove.errors import (
+    ClientError,
+    ConnectionClosed,
+    QueueNotFound,
+    RingdoveError,
+    StoreUnavailable,
+)
 from ringdove.pending import run
 from ringdove.stores.base import StripeId
 from ringdove.stores.embedded import EmbeddedStore
@@ -267,6 +273,67 @@ def test_an_append_in_the_commit_that_deletes_leaves_no_rows(driver: Driver) -> 
     assert pending.done
     Driver(driver.store, driver.clock, queue=9).make()
     assert rows(driver) == {}
+
+
+@pytest.mark.parametrize("moment", ["write", "publish"])
+def test_a_send_while_the_deletion_is_committed_finds_nothing(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """It must not be told that it was stored where nobody looks any more."""
+    driver.make()
+    driver.count(0, 3)
+    whole = getattr(GroupCommit, moment)
+    refused: list[Any] = []
+
+    def send_meanwhile(commit: GroupCommit, *arguments: Any) -> None:
+        monkeypatch.undo()
+        for call in (lambda: driver.store.watch(driver.stripe), submit_append):
+            with pytest.raises(QueueNotFound) as caught:
+                call()
+            refused.append(caught.value)
+        whole(commit, *arguments)
+
+    def submit_append() -> None:
+        embedded(driver).submit_append(driver.stripe, [Segment(block(b"late"))], 0)
+
+    monkeypatch.setattr(GroupCommit, moment, send_meanwhile)
+    run(driver.store.delete(driver.stripe))
+    assert len(refused) == 2
+    run(driver.store.put("next commit", b""))
+    Driver(driver.store, driver.clock, queue=9).make()
+    assert rows(driver) == {}
+    with pytest.raises(QueueNotFound):
+        driver.count(0, 1)
+
+
+def test_a_deletion_that_fails_leaves_the_stripe(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.make()
+    driver.count(0, 3)
+
+    def fail(_commit: GroupCommit, _txn: Any) -> None:
+        raise OSError("no")
+
+    monkeypatch.setattr(GroupCommit, "write", fail)
+    with pytest.raises(StoreUnavailable):
+        run(driver.store.delete(driver.stripe))
+    monkeypatch.undo()
+    driver.count(3, 4)
+    assert driver.receive() == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_deletion_that_nobody_waits_for_any_more_is_finished(driver: Driver) -> None:
+    driver.make()
+    watch = driver.watch()
+    deletion = driver.store.delete(driver.stripe)
+    pending, _ = deletion.send(None)
+    deletion.close()
+    assert pending.block()
+    assert watch.done
+    assert driver.stripe not in embedded(driver)._states
+    with pytest.raises(QueueNotFound):
+        driver.count(0, 1)
 
 
 def test_done_messages_leave_no_rows(driver: Driver) -> None:

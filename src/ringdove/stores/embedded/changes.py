@@ -35,17 +35,24 @@ if TYPE_CHECKING:
 class Change:
     """A rare operation that edits the databases itself, such as creating a stripe."""
 
-    __slots__ = ("edit", "pending", "result", "undo")
+    __slots__ = ("edit", "pending", "publish", "result", "undo")
 
     def __init__(
-        self, edit: Callable[[Any], Any], undo: Callable[[], None] | None, pending: Pending[Any]
+        self,
+        edit: Callable[[Any], Any],
+        undo: Callable[[], None] | None,
+        pending: Pending[Any],
+        publish: Callable[[], None] = lambda: None,
     ) -> None:
         #: Runs in the transaction, under the store's lock. May raise a RingdoveError before it has
         #: written anything.
         self.edit = edit
-        #: Takes back what `edit` did to memory, if the commit fails; also when it did nothing, or
-        #: came only half way.
+        #: Takes back what `edit` did to memory, if the commit fails; also when it came only half
+        #: way.
         self.undo = undo
+        #: Shows what is now durable, before it is answered and also when nobody waits any more. May
+        #: run twice.
+        self.publish = publish
         self.pending = pending
         self.result: Any = None
 

@@ -172,28 +172,34 @@ class EmbeddedStore(local.OneNode):
         writer = self._writer(state)
 
         def edit(txn: Any) -> None:
+            if state.deleted:
+                return
             db = state.env.db
             txn.delete(state.key, db=db["stripes"])
             txn.delete(state.key, db=db["tails"])
             for name in state.numbers:
                 txn.delete(state.key + name.encode(), db=db["subs"])
             txn.put(state.key, b"", db=db["graves"])
+            # It stays known until the commit is done: others would load it once more, and use it.
             state.deleted = True
-            self._states.pop(stripe, None)
-            self._evicted.pop(stripe, None)
+            deleted.append(state.key)
             writer.graves.insert(0, state.key)
 
         def undo() -> None:
-            if state.deleted:
+            while deleted:
                 state.deleted = False
-                self._states[stripe] = state
-                writer.graves.remove(state.key)
+                writer.graves.remove(deleted.pop())
 
-        await self._submit(state, partial(Change, edit, undo))
-        # Whoever looked before the commit may have loaded it once more.
-        for dead in filter(None, (state, self._states.pop(stripe, None))):
-            dead.deleted = True
-            dead.announce()
+        def publish() -> None:
+            with self._lock:
+                if self._states.get(stripe) is state:
+                    del self._states[stripe]
+                if self._evicted.get(stripe) is state:
+                    del self._evicted[stripe]
+            state.announce()
+
+        deleted: list[bytes] = []
+        await self._submit(state, partial(Change, edit, undo, publish=publish))
 
     async def append(
         self, stripe: StripeId, segments: Sequence[Segment], version: int
@@ -481,7 +487,9 @@ class EmbeddedStore(local.OneNode):
 
     def _state(self, stripe: StripeId) -> StripeState:
         self._refuse_closed()
-        state = self._states.get(stripe) or self._maybe_state(stripe)
+        state = self._states.get(stripe)
+        if state is None or state.deleted:
+            state = self._maybe_state(stripe)
         if state is None:
             raise gone(stripe)
         return state
@@ -495,9 +503,9 @@ class EmbeddedStore(local.OneNode):
     def _maybe_state(self, stripe: StripeId) -> StripeState | None:
         with self._lock:
             state = self._states.get(stripe) or self._evicted.get(stripe)
-            if state is not None and not state.deleted:
+            if state is not None:
                 self._states[stripe] = state
-                return state
+                return None if state.deleted else state
             for writer in self._writers.values():
                 state = load(stripe, writer.env, self._cache, self._random)
                 if state is not None:

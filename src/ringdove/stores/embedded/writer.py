@@ -397,6 +397,8 @@ class GroupCommit:
                     operation.result = operation.edit(txn)
             except RingdoveError as refusal:
                 self._refused.append((operation, refusal))
+                if isinstance(operation, Change):
+                    self._applied.pop()
         self._touched, self._writer.dirty = self._writer.dirty, set()
         for state in self._touched | self._growth.keys():
             if state.deleted:
@@ -435,18 +437,10 @@ class GroupCommit:
         with writer.lock:
             writer.graves = [key for key in writer.graves if key not in self._buried]
             for state, growth in self._growth.items():
-                stripe = state.stripe
-                for block in growth.blocks:
-                    stripe.note_appended(block)
-                stripe.nbytes += growth.nbytes
-                growth.nbytes = 0
-                if growth.trim_offset:
-                    state.log_head, state.head_end = growth.head, growth.head_end
-                    stripe.head = growth.head
-                if growth.trim_left:
-                    writer.dirty.add(state)
-                for block in growth.blocks:
-                    writer.cache.add(state.id, block)
+                if not state.deleted:
+                    self._show(state, growth)
+        for change in self._applied:
+            change.publish()
         for state, growth in self._growth.items():
             if growth.blocks:
                 state.announce()
@@ -456,6 +450,20 @@ class GroupCommit:
         for operation in self._operations:
             if not operation.pending.done:
                 self._answer(operation)
+
+    def _show(self, state: StripeState, growth: Growth) -> None:
+        stripe, writer = state.stripe, self._writer
+        for block in growth.blocks:
+            stripe.note_appended(block)
+        stripe.nbytes += growth.nbytes
+        growth.nbytes = 0
+        if growth.trim_offset:
+            state.log_head, state.head_end = growth.head, growth.head_end
+            stripe.head = growth.head
+        if growth.trim_left:
+            writer.dirty.add(state)
+        for block in growth.blocks:
+            writer.cache.add(state.id, block)
 
     def _answer(self, operation: Operation) -> None:
         if isinstance(operation, Append):
