@@ -336,6 +336,23 @@ def test_a_deletion_that_nobody_waits_for_any_more_is_finished(driver: Driver) -
         driver.count(0, 1)
 
 
+def test_what_is_left_of_a_deleted_stripe_does_not_harm_another_of_its_name(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy that is made anew has the ids of the one before."""
+    monkeypatch.setattr(limits, "TRIM_BLOCKS_PER_COMMIT_MAX", 3)
+    driver.make(dedup_ms=60_000)
+    for n in range(20):
+        driver.send(b"old", message_id=b"%d" % n)
+    run(driver.store.delete(driver.stripe))
+    driver.make(dedup_ms=60_000)
+    assert rows(driver) == {"stripes": 1, "tails": 1, "subs": 1}
+    driver.send(*[b"new"] * 4, message_id=b"1")
+    run(driver.store.put("next commit", b""))
+    assert driver.replay(1) == [b"new"] * 3
+    assert driver.receive() == [b"new"] * 4
+
+
 def test_done_messages_leave_no_rows(driver: Driver) -> None:
     driver.make()
     driver.subscribe("s")

@@ -146,17 +146,22 @@ class EmbeddedStore(local.OneNode):
             return
         with self._lock:
             writer = self._writers.get(settings.durability) or self._open(settings.durability)
-        key, db = stripe.key(), writer.env.db
+        key = stripe.key()
         record = StripeRecord(settings.encode(), version, 1)
 
-        def edit(txn: Any) -> None:
+        def edit(txn: Any) -> bool:
+            if key in writer.graves:
+                return False  # What is left of an earlier one goes with this commit, or the next.
+            db = writer.env.db
             if txn.get(key, db=db["stripes"]) is None:
                 txn.put(key, encode(record), db=db["stripes"])
                 txn.put(key, TAIL.pack(0, 0, 0), db=db["tails"])
                 subscription = SubscriptionRecord(0, 0)
                 txn.put(key + DEFAULT_SUBSCRIPTION.encode(), encode(subscription), db=db["subs"])
+            return True
 
-        await writer.submit(partial(Change, edit, None))
+        while not await writer.submit(partial(Change, edit, None)):
+            continue
 
     async def configure(self, stripe: StripeId, settings: QueueSettings, version: int) -> None:
         """See StripeStore."""
@@ -196,6 +201,8 @@ class EmbeddedStore(local.OneNode):
                     del self._states[stripe]
                 if self._evicted.get(stripe) is state:
                     del self._evicted[stripe]
+            if state.stripe.tail:
+                self._cache.remove_stripe(stripe)
             state.announce()
 
         deleted: list[bytes] = []
