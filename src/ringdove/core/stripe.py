@@ -129,8 +129,11 @@ class Stripe:
             if end > index.scan and due_ms > now_ms
         )
 
-    def configure(self, settings: QueueSettings, version: int) -> None:
-        """Take newer settings. Order may change only while nothing is waiting or leased."""
+    def configure(self, settings: QueueSettings, version: int) -> Callable[[], None]:
+        """Take newer settings; answers how to take them back while nothing else has happened.
+
+        Order may change only while nothing is waiting or leased.
+        """
         if version < self.version:
             raise SettingsStale(
                 f"The queue's settings have version {self.version} already, not {version}."
@@ -141,13 +144,18 @@ class Stripe:
                 f"order can change from {self.settings.order!r} to {settings.order!r} only while "
                 "no message is waiting or leased: drain the queue, or purge it."
             )
-        self.settings, self.version = settings, version
-        for name, index in list(self.subscriptions.items()):
+        before = self.settings, self.version, dict(self.subscriptions)
+        self._take(settings, version, self.subscriptions)
+        if reordered:
+            for name, former in before[2].items():
+                self.subscriptions[name] = self.make_index(former.done.floor)
+                self.subscriptions[name].succeed(former)
+        return lambda: self._take(*before)
+
+    def _take(self, settings: QueueSettings, version: int, subscriptions: dict[str, Index]) -> None:
+        self.settings, self.version, self.subscriptions = settings, version, subscriptions
+        for index in subscriptions.values():
             index.settings = settings
-            if reordered:
-                fresh = self.make_index(index.done.floor)
-                fresh.fence, fresh.held = index.fence, index.held
-                self.subscriptions[name] = fresh
 
     def make_index(self, floor: int) -> Index:
         """A new index of the kind the queue's order needs."""

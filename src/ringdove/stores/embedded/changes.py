@@ -63,21 +63,18 @@ Make = partial[Change]
 
 def configuring(state: StripeState, settings: QueueSettings, version: int) -> Make:
     """Gives a stripe newer settings."""
-    before: list[tuple[QueueSettings, int]] = []
+    taking_back: list[Callable[[], None]] = []
     record = StripeRecord(settings.encode(), version, state.stripe.epoch)
 
     def edit(txn: Any) -> None:
-        stripe = state.check(0)
-        found = stripe.settings, stripe.version
-        stripe.configure(settings, version)
-        before.append(found)
+        taking_back.append(state.check(0).configure(settings, version))
         state.expire_due_ms = 0
         txn.put(state.key, encode(record), db=state.env.db["stripes"])
 
     def undo() -> None:
-        while before:
-            state.stripe.version = 0
-            state.stripe.configure(*before.pop())
+        while taking_back:
+            taking_back.pop()()
+            state.expire_due_ms = 0
 
     return partial(Change, edit, undo)
 
