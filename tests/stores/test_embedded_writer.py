@@ -15,6 +15,7 @@ from ringdove.core.settings import QueueSettings
 from ringdove.errors import (
     ClientError,
     ConnectionClosed,
+    QueueFull,
     QueueNotFound,
     RingdoveError,
     StoreUnavailable,
@@ -95,6 +96,26 @@ def test_room_is_shared_by_the_appends_of_one_commit(driver: Driver) -> None:
     kept = driver.receive()
     assert len(kept) == 2
     assert kept == sorted(kept)
+
+
+def test_a_queue_that_drops_its_oldest_takes_any_number_of_sends_at_once(driver: Driver) -> None:
+    """What is not stored yet cannot be dropped: it takes several commits, in order."""
+    size = block(b"x").nbytes
+    driver.make(bytes_max=3 * size, body_bytes_max=1, when_full="drop-oldest")
+    other = driver.beside(number=1)
+    store = embedded(driver)
+    pendings = [
+        store.submit_append(driver.stripe, [Segment(block(b"%d" % n), b"p", n)], 0)
+        for n in range(8)
+    ]
+    too_big = store.submit_append(driver.stripe, [Segment(block(b"x" * 5000))], 0)
+    beside = store.submit_append(other.stripe, [Segment(block(b"y"))], 0)
+    assert too_big.block()
+    assert isinstance(too_big.error(), QueueFull)
+    assert beside.result() == [Appended(0)]
+    assert [pending.result() for pending in pendings] == [[Appended(n)] for n in range(8)]
+    assert not store._writers["memory"]._queue
+    assert driver.receive() == [b"5", b"6", b"7"]
 
 
 def test_who_may_not_commit_does_not_look_at_the_queue(driver: Driver) -> None:

@@ -30,7 +30,13 @@ from typing import TYPE_CHECKING, Any
 import lmdb
 
 from ringdove import limits
-from ringdove.errors import ConnectionClosed, RingdoveError, StoreFull, StoreUnavailable
+from ringdove.errors import (
+    ConnectionClosed,
+    QueueFull,
+    RingdoveError,
+    StoreFull,
+    StoreUnavailable,
+)
 from ringdove.pending import Pending
 from ringdove.stores.base import STRIPE_KEY_BYTES
 from ringdove.stores.embedded.append import Append, apply_append
@@ -242,21 +248,28 @@ class Writer:
         """Commit in the writer thread, which must go on whatever happens."""
         try:
             with self._turn:
-                return self._commit_queue()
+                committed = self._commit_queue()
         except Exception:  # noqa: BLE001  the next round tries again
             _log.exception("A commit to %s came to no end.", self.env.path)
             return False
+        if self._queue:
+            self._wake.set()  # Not all of it went into one commit.
+        return committed
 
     def _commit_queue(self) -> bool:
         """Commit what is queued, up to a limit; False when the disk said no."""
         self._finish_interrupted()
         operations: list[Operation] = []
         nbytes = 0
-        while len(operations) < len(self._queue) and nbytes < limits.COMMIT_BYTES_MAX:
-            operation = self._queue[len(operations)]
+        for position in range(len(self._queue)):
+            operation = self._queue[position]
+            if operation.pending.done:
+                continue  # It overtook one that the commit before has left.
             operations.append(operation)
             if isinstance(operation, Append):
                 nbytes += operation.nbytes
+                if nbytes >= limits.COMMIT_BYTES_MAX:
+                    break
         if not operations and not self.dirty and not self.graves:
             return True
         error = self._commit(operations)
@@ -382,6 +395,9 @@ class GroupCommit:
         self._changes: list[tuple[StripeState, str, Index, IndexChanges]] = []
         self._touched: set[StripeState] = set()
         self._applied: list[Change] = []
+        #: Appends left to the next commit, and the stripes where nothing may overtake them.
+        self._left: set[Operation] = set()
+        self._crowded: set[StripeState] = set()
         self._refused: list[tuple[Operation, RingdoveError]] = []
         self._buried: set[bytes] = set()
 
@@ -390,8 +406,7 @@ class GroupCommit:
         for operation in self._operations:
             try:
                 if isinstance(operation, Append):
-                    growth = self._growth_of(operation.state)
-                    apply_append(operation, growth, txn, self._db, self._now_ms)
+                    self._apply_append(operation, txn)
                 elif isinstance(operation, Change):
                     self._applied.append(operation)
                     operation.result = operation.edit(txn)
@@ -412,6 +427,19 @@ class GroupCommit:
                 self._growth_of(state).trim_offset = trim_offset
                 # From here on nobody may look below: the commit is about to remove it.
                 state.stripe.head = max(state.stripe.head, trim_offset)
+
+    def _apply_append(self, append: Append, txn: Any) -> None:
+        """Append, or leave it to the next commit: only what is stored by then can be dropped."""
+        state, growth = append.state, self._growth_of(append.state)
+        try:
+            if state not in self._crowded:
+                apply_append(append, growth, txn, self._db, self._now_ms)
+                return
+        except QueueFull:
+            if state.stripe.settings.when_full != "drop-oldest" or not growth.nbytes:
+                raise
+            self._crowded.add(state)
+        self._left.add(append)
 
     def write(self, txn: Any) -> None:
         """Put what was decided into the transaction, without the lock."""
@@ -448,7 +476,7 @@ class GroupCommit:
             if not operation.pending.done:
                 operation.pending.fail(refusal)
         for operation in self._operations:
-            if not operation.pending.done:
+            if not operation.pending.done and operation not in self._left:
                 self._answer(operation)
 
     def _show(self, state: StripeState, growth: Growth) -> None:
