@@ -118,6 +118,9 @@ RETENTION_CHECK_MS = 1_000
 SWEEP_STRIPES_MAX = 16
 SWEEP_RECORDS_MAX = 1_000
 
+#: Sweeps from one look for readers of the data directory that were killed to the next.
+SWEEPS_PER_READER_CHECK = 60
+
 #: Blocks that one commit trims; the rest goes with the next one.
 TRIM_BLOCKS_PER_COMMIT_MAX = 4_096
 

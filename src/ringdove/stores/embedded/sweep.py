@@ -36,12 +36,17 @@ class Sweep:
         #: How far it has come among the stripes and records.
         self._stripe = b""
         self._record = ""
+        self._rounds = 0
 
     def run(self) -> None:
         """Visit every loaded stripe, some that are not, and some records."""
         writer = self._writer
         now_ms = writer.clock.now_ms()
         with self._lock:
+            if self._rounds % limits.SWEEPS_PER_READER_CHECK == 0:
+                # A backup or fsck that was killed would keep all pages from being used again.
+                writer.env.lmdb.reader_check()
+            self._rounds += 1
             self._load_some()
             for state in self._states.values():
                 if state.env is writer.env and not state.deleted:
