@@ -25,6 +25,7 @@ from ringdove.pending import run
 from ringdove.stores.base import Claim, StripeId
 from ringdove.stores.embedded import EmbeddedStore
 from ringdove.stores.embedded.check import fsck
+from ringdove.stores.embedded.state import under
 from ringdove.stores.embedded.writer import GroupCommit
 
 GOOD = StripeId(1, 0, 0)
@@ -385,4 +386,31 @@ def test_a_damaged_clock_does_not_expire_everything(data: Path, open_store: Open
     except RingdoveError:
         return
     assert lease(store, GOOD, 9)[0] == [content(GOOD, n) for n in range(BLOCKS)]
+    run(store.close())
+
+
+@pytest.mark.parametrize("database", ["tails", "records"])
+def test_damage_does_not_stop_the_sweep(data: Path, database: str, open_store: Open) -> None:
+    """Retention and expiry go on for everything that is behind the damage."""
+    clock = present()
+    store = open_store(data, clock)
+    later = StripeId(3, 0, 0)
+    run(store.create(later, QueueSettings.make(retention_ms=1000), 1))
+    run(store.append(later, [segment(b"old")], 1))
+    run(store.put("a", b""))
+    run(store.put("b", b"", expires_ms=clock.now_ms() + 1000))
+    env = store._writers["disk"].env
+    with env.lmdb.begin(write=True) as txn:
+        txn.put(BAD.key() if database == "tails" else b"a", b"broken", db=env.db[database])
+    run(store.close())
+    clock.sleep_ms(1000)
+    store = open_store(data, clock)
+    writer = store._writers["disk"]
+    for _ in range(2):
+        writer.on_sweep()
+    run(store.put("c", b""))  # Waits for a commit, which takes the sweep's finds along.
+    with writer.env.lmdb.begin() as txn:
+        left = [key for key, _ in under(txn, writer.env.db["log"], later.key())]
+        assert left == []
+        assert [key for key, _ in under(txn, writer.env.db["records"], b"b")] == []
     run(store.close())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ringdove import limits
+from ringdove.errors import StoreCorrupted
 from ringdove.stores.base import StripeId
 from ringdove.stores.embedded import records
 from ringdove.stores.embedded.changes import Change
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from ringdove.stores.embedded.environment import Directory
     from ringdove.stores.embedded.state import StripeState
     from ringdove.stores.embedded.writer import Writer
+
+_log = logging.getLogger(__name__)
 
 
 class Sweep:
@@ -69,8 +73,12 @@ class Sweep:
                 if not found:
                     self._stripe = b""
                     return
-                self._load(StripeId.from_key(cursor.key()))
-                self._stripe = bytes(cursor.key()) + b"\0"
+                key = bytes(cursor.key())
+                self._stripe = key + b"\0"
+                try:
+                    self._load(StripeId.from_key(key))
+                except StoreCorrupted as error:
+                    _log.warning("Retention passes over what is damaged in %s: %s", env.path, error)
                 found = cursor.next()
 
 
