@@ -87,7 +87,7 @@ OFFSET_MAX = 2**53
 #: Producers whose sequence a stripe remembers for exactly-once delivery.
 PRODUCERS_MAX = 100_000
 
-#: Message ids that one append forgets when their window has passed.
+#: Message ids that one append forgets when their window has passed, beyond as many as it brings.
 FORGET_PER_APPEND_MAX = 64
 
 #: Bytes of blocks kept in memory for readers of the tail, per store.

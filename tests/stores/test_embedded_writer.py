@@ -491,6 +491,18 @@ def test_expired_records_leave_the_disk(driver: Driver) -> None:
         assert sorted(key for key, _ in txn.cursor()) == [b"later", b"long"]
 
 
+def test_message_ids_are_forgotten_as_fast_as_they_come(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "FORGET_PER_APPEND_MAX", 1)
+    driver.make(dedup_ms=1000)
+    for turn in range(10):
+        driver.append(*(Segment(block(b"x"), message_id=b"%d-%d" % (turn, n)) for n in range(50)))
+        driver.clock.sleep_ms(1000)
+    found = rows(driver)
+    assert (found["ids"], found["id_times"]) == (50, 50)
+
+
 def test_retention_reaches_queues_that_nobody_uses(tmp_path: Path) -> None:
     clock = ManualClock()
     driver = Driver(EmbeddedStore(tmp_path, clock), clock).make(retention_ms=1000)
