@@ -47,7 +47,7 @@ async def render(
 ) -> bytes:
     """Everything there is to know, as text; of queues, those named or else all."""
     if names is None:
-        names = [info.name for info in (await broker.list_queues())[:QUEUES_MAX]]
+        names = [info.name for info in await broker.list_queues(max=QUEUES_MAX)]
     queues = []
     for name in names:
         with contextlib.suppress(QueueNotFound):  # Deleted meanwhile.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import ssl
 
 from ringdove import limits
 from ringdove.errors import InvalidArgument
+from ringdove.frontends.exchange import is_local
 from ringdove.tiers import roles
 from ringdove.tiers.roles import TierConfig
 
@@ -92,11 +92,7 @@ def check(config: ServerConfig) -> None:
             raise InvalidArgument(
                 f"{name} is {getattr(config, name)}; it must be 0 to 65535, or -1 for none."
             )
-    try:
-        local = ipaddress.ip_address(config.host).is_loopback
-    except ValueError:
-        local = config.host == "localhost"
-    if local or config.insecure:
+    if is_local(config.host) or config.insecure:
         return
     if config.coap >= 0:
         raise InvalidArgument(

@@ -100,6 +100,29 @@ def test_leaving_the_async_loop_gives_the_rest_back(url):
     asyncio.run(main())
 
 
+def test_a_send_that_is_cancelled_takes_no_block_with_it(url, monkeypatch):
+    async def main():
+        async with ringdove.aio.connect(url) as rd:
+            queue = await rd.create_queue("q")
+            producer = queue.producer(block_messages=10, in_flight_max=1, linger_ms=1)
+            may_go, send = asyncio.Event(), queue.backend.send
+
+            async def slowly(*arguments):
+                await may_go.wait()
+                return await send(*arguments)
+
+            monkeypatch.setattr(queue.backend, "send", slowly)
+            for number in range(19):
+                await producer.send(b"%d" % number)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(producer.send(b"19"), 0.01)
+            may_go.set()
+            await producer.flush()
+            assert sorted(map(int, (await queue.receive(max=100)).bodies())) == list(range(20))
+
+    asyncio.run(main())
+
+
 def test_a_lingering_block_and_a_failed_one(url):
     async def main():
         async with ringdove.aio.connect(url) as rd:

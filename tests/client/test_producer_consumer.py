@@ -5,7 +5,7 @@ import threading
 import pytest
 
 import ringdove
-from ringdove import errors
+from ringdove import errors, limits
 
 
 @pytest.fixture
@@ -161,6 +161,85 @@ def test_a_handler_that_fails_gives_the_message_back(real):
     batch = queue.receive(max=3)
     assert batch.bodies() == [b"1", b"2"]
     assert [message.receives for message in batch] == [2, 1]  # Nobody has seen the last one.
+
+
+def test_what_is_too_large_for_one_answer_is_never_dead(real, monkeypatch):
+    monkeypatch.setattr(limits, "LEASE_BYTES_MAX", 20_000)
+    queue = real.create_queue("q", receives_max=2, dead_letter="dead")
+    queue.send_many([b"%d" % n for n in range(60)])
+    for _ in range(200):
+        queue.send(bytes(1000))
+    with queue.consumer(wait=0.01) as consumer:
+        assert sum(1 for _ in consumer) == 260
+    assert real.queue("dead").stats().messages == 0
+
+
+def test_a_loop_that_is_left_gives_the_rest_back_without_being_closed(real):
+    queue = real.create_queue("q", lease_ms=600_000)
+    queue.send_many([b"0", b"1", b"2"])
+    for message in queue.consumer(max=3):
+        if message.body == b"1":
+            break
+    batch = queue.receive(max=3)
+    assert [(m.body, m.receives) for m in batch] == [(b"1", 2), (b"2", 1)]
+
+
+def test_leases_are_extended_again_after_that_has_failed(real, monkeypatch):
+    queue = real.create_queue("q", lease_ms=600)
+    queue.send(b"0")
+    backend = queue._twin.backend
+    extend, tried, extended = backend.extend, [], threading.Event()
+
+    async def failing(receipts, lease_ms):
+        tried.append(receipts)
+        if len(tried) == 1:
+            raise errors.StoreUnavailable("not now")
+        found = await extend(receipts, lease_ms)
+        extended.set()
+        return found
+
+    monkeypatch.setattr(backend, "extend", failing)
+    with queue.consumer(max=1, wait=0.01) as consumer:
+        for _ in consumer:
+            assert extended.wait(30)
+
+
+def test_settling_a_batch_leaves_alone_what_was_settled_before(real):
+    queue = real.create_queue("q", lease_ms=600_000)
+    queue.send_many([b"0", b"1", b"2"])
+    batch = queue.receive(max=3)
+    batch[1].release(delay_ms=0)
+    assert batch.ack() == 2
+    assert queue.receive(max=3).bodies() == [b"1"]
+
+
+def test_a_producer_that_is_closed_takes_nothing_and_does_not_hang(real):
+    queue = real.create_queue("q")
+    producer = queue.producer()
+    producer.send(b"0")
+    producer.close()
+    for _ in range(3):
+        with pytest.raises(errors.ConnectionClosed):
+            producer.send(b"1")
+    producer.flush()
+    assert queue.stats().messages == 1
+
+
+def test_a_block_that_cannot_be_begun_fails_its_ticket_and_flush(real, monkeypatch):
+    queue = real.create_queue("q")
+    queue.info()
+    producer = queue.producer(linger_ms=1)
+
+    def gone(*_):
+        raise errors.ConnectionClosed("gone")
+
+    monkeypatch.setattr(queue._twin.backend, "send", gone)
+    ticket = producer.send(b"0")
+    with pytest.raises(errors.ConnectionClosed):
+        ticket.wait(30)
+    with pytest.raises(errors.ConnectionClosed):
+        producer.flush()
+    producer.close()
 
 
 def test_messages_settled_by_the_handler_are_left_alone(real):

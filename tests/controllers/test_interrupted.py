@@ -41,7 +41,7 @@ class HaltingStore(MemoryStore):
 
 
 class LateStore(HaltingStore):
-    """Waits before it releases, as a store does that is elsewhere."""
+    """Waits before it takes a lease back, as a store does that is elsewhere."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,9 +51,9 @@ class LateStore(HaltingStore):
     def _begin(self, _: bool) -> None:
         self.begun += 1
 
-    async def release(self, *arguments: Any) -> Any:
+    async def unlease(self, *arguments: Any) -> Any:
         await self.asked
-        return await super().release(*arguments)
+        return await super().unlease(*arguments)
 
 
 async def settle() -> None:

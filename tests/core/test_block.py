@@ -315,3 +315,19 @@ def test_padding_is_written_as_zeros():
     assert buffer[HEADER_BYTES + 16 :] == column([b"abc"]) + column([b"k"])
     assert len(buffer) % 8 == 0
     assert padded(b"abc") == b"abc" + bytes(5)
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+@pytest.mark.parametrize("keyed", [False, True])
+def test_the_size_of_a_slice_is_known_before_it_is_cut(compression, keyed):
+    bodies = [bytes(size) for size in (0, 1, 700, 8, 9, 3000)]
+    block = Block.build(
+        bodies,
+        sent_ms=5,
+        keys=[b"k" * n for n in range(6)] if keyed else None,
+        attributes=[{"a": "b" * n} if n % 2 else None for n in range(6)],
+        compression=compression,
+    ).stamp(0, 1)
+    for start in range(6):
+        for stop in range(start + 1, 7):
+            assert block.slice_bytes(start, stop) == block.slice(start, stop).nbytes

@@ -54,7 +54,7 @@ def places(runs: list[Received]) -> list[tuple[int, int]]:
 
 
 def nbytes(runs: list[Received]) -> int:
-    return sum(part.block.nbytes for one in runs for part in one.delivered.parts)
+    return sum(block.nbytes for one in runs for block in one.delivered.blocks)
 
 
 def test_what_fits_and_what_does_not_are_everything_once(received: list[Received]):
@@ -64,7 +64,7 @@ def test_what_fits_and_what_does_not_are_everything_once(received: list[Received
 
 
 def test_what_fits_is_as_much_as_fits_and_at_least_a_block(received: list[Received]):
-    blocks = [part.block.nbytes for one in received for part in one.delivered.parts]
+    blocks = [block.nbytes for one in received for block in one.delivered.blocks]
     for bytes_max in range(0, nbytes(received) + 100, 37):
         kept, _ = fit(received, bytes_max)
         count = sum(len(one.delivered.parts) for one in kept)

@@ -1,6 +1,7 @@
 """Tags of queues, and permissions for other accounts."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -29,6 +30,13 @@ def test_tags_are_put_on_and_taken_off(queue):
     assert _tags(queue) == {"tag1": "value1", "tag3": ""}
     queue.call("untag_queue", TagKeys=["tag1", "tag3"])
     assert queue.call("list_queue_tags") == {}
+
+
+def test_tags_that_are_put_on_at_the_same_time_are_all_there(queue):
+    tags = {f"tag{number}": "x" for number in range(12)}
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(lambda key: queue.call("tag_queue", Tags={key: "x"}), tags))
+    assert _tags(queue) == tags
 
 
 def test_tags_are_case_sensitive(queue):

@@ -431,3 +431,15 @@ def test_move_tasks_are_repeated_elements(wire, json_sqs):
     assert entry.tag == f"{{{_XMLNS}}}ListMessageMoveTasksResultEntry"
     assert answer.all("SourceArn") == [dead.arn]
     assert answer.all("ApproximateNumberOfMessagesMoved") == ["0"]
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Sec_Fetch_Site": "cross-site"}, {"Origin": "https://evil.example"}]
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_page_of_another_site_gets_nothing_done(wire, place, method, headers):
+    path = f"{path_of(place.url)}?Action=DeleteQueue&Version=2012-11-05"
+    answer = wire.ask(method, path, **headers)
+    assert answer.status == 403
+    assert b"AccessDenied" in answer.body
+    assert place.call("get_queue_attributes", AttributeNames=["QueueArn"])["Attributes"]

@@ -158,6 +158,11 @@ class Driver:
         claims = [self.claim(leased, lo, hi)]
         return _only(run(self.store.release(self.stripe, "default", claims, delay_ms, 0)))
 
+    def unlease(self, leased: LeasedRun, lo: int | None = None, hi: int | None = None) -> int:
+        """Take a lease back; raises when that is refused."""
+        claims = [self.claim(leased, lo, hi)]
+        return _only(run(self.store.unlease(self.stripe, "default", claims, 0)))
+
     def finish(self, want: int = EVERYTHING, sub: str = "default") -> list[bytes]:
         """Lease and acknowledge; answers the bodies."""
         found = self.lease(want, sub=sub).runs

@@ -114,14 +114,31 @@ class Broker:
         return self._catalog.known(name)
 
     async def list_queues(
-        self, prefix: str = "", after: str = "", max: int = limits.SETTINGS_CACHE_MAX
+        self, prefix: str = "", after: str = "", max: int | None = None
     ) -> list[QueueInfo]:
-        """Queues by name, from the first one behind `after`."""
-        return await self._catalog.find(prefix, after, max)
+        """Queues by name, from the first one behind `after`; all of them without `max`."""
+        if max is not None:
+            return await self._catalog.find(prefix, after, max)
+        found: list[QueueInfo] = []
+        while True:
+            page = await self._catalog.find(prefix, after, limits.SETTINGS_CACHE_MAX)
+            found += page
+            if len(page) < limits.SETTINGS_CACHE_MAX:
+                return found
+            after = page[-1].name
 
-    async def change_queue(self, name: str, settings: dict[str, Any]) -> QueueInfo:
-        """Change some settings."""
-        return await self._catalog.change(name, settings)
+    def forget_queue(self, name: str) -> None:
+        """Look a queue up anew at its next use."""
+        self._catalog.forget(name)
+
+    async def change_queue(
+        self,
+        name: str,
+        settings: dict[str, Any],
+        notes: Mapping[str, str | None] | None = None,
+    ) -> QueueInfo:
+        """Change some settings, and some `notes`, of which None removes one."""
+        return await self._catalog.change(name, settings, notes)
 
     async def delete_queue(self, name: str) -> None:
         """Forget a queue and everything in it."""

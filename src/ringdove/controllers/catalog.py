@@ -35,7 +35,10 @@ from ringdove.pending import Pending
 from ringdove.stores.base import Record, Start, Store, StripeId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+
+#: How often settings are changed anew because others have changed them meanwhile.
+_CHANGE_ATTEMPTS = 20
 
 
 class QueueInfo(NamedTuple):
@@ -161,10 +164,33 @@ class Catalog:
         """All names, as far as a suggestion needs them."""
         return [info.name for info in await self.find()]
 
-    async def change(self, name: str, chosen: dict[str, Any]) -> QueueInfo:
-        """Change settings; see `_refuse_reshaping` for what must wait until the queue is empty."""
+    async def change(
+        self,
+        name: str,
+        chosen: dict[str, Any],
+        notes: Mapping[str, str | None] | None = None,
+    ) -> QueueInfo:
+        """Change settings; see `_refuse_reshaping` for what must wait until the queue is empty.
+
+        Of `notes`, None removes one; those not named stay, also if others are changed meanwhile.
+        """
+        for attempt in range(_CHANGE_ATTEMPTS):
+            try:
+                return await self._change(name, chosen, notes)
+            except RecordConflict:
+                if attempt == _CHANGE_ATTEMPTS - 1:
+                    raise
+        raise AssertionError
+
+    async def _change(
+        self, name: str, chosen: dict[str, Any], notes: Mapping[str, str | None] | None
+    ) -> QueueInfo:
         self.forget(name)
         info = await self.get(name)
+        if notes:
+            merged = {**info.settings.notes, **notes}
+            kept = {note: text for note, text in merged.items() if text is not None}
+            chosen = {**chosen, "notes": kept}
         settings = _with_dead_letter(name, info.settings.replace(**chosen))
         if settings == info.settings:
             return info

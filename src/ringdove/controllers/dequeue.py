@@ -450,7 +450,7 @@ class _Visit:
             )
             for delivered in delivery.runs:
                 self.found.append(_received(stripe, delivery.epoch, subscription, delivered))
-                self._bytes += sum(part.nbytes for part in delivered.parts)
+                self._bytes += sum(part.share_bytes for part in delivered.parts)
                 count += delivered.run.hi - delivered.run.lo
             if delivery.dead and self.on_dead is not None:
                 dead = [

@@ -378,6 +378,22 @@ class Block:
         )  # fmt: skip
         return packed if packed.codec else self
 
+    def slice_bytes(self, start: int, stop: int) -> int:
+        """Bytes of the block that `slice` would give."""
+        count = stop - start
+        if count == self.count:
+            return self.nbytes
+        keyed = 8 * count if self.flags & FLAG_KEYS else 0
+        return (
+            HEADER_BYTES
+            + padded(4 * count)
+            + keyed
+            + sum(
+                padded(4 * (count + 1)) + padded(offsets[stop] - offsets[start])
+                for offsets, _, _ in self._open_columns()
+            )
+        )
+
     def slice(self, start: int, stop: int) -> Block:
         """Messages `start` to `stop` (exclusive) as a block; the block itself when that is all."""
         if start == 0 and stop == self.count:

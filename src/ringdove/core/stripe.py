@@ -329,9 +329,14 @@ class Part(NamedTuple):
         return self.block.slice(self.start, self.stop)
 
     @property
-    def nbytes(self) -> int:
-        """About what they take."""
+    def share_bytes(self) -> int:
+        """Their share of what the block takes."""
         return self.block.nbytes * (self.stop - self.start) // self.block.count
+
+    @property
+    def nbytes(self) -> int:
+        """What they take as a block of their own."""
+        return self.block.slice_bytes(self.start, self.stop)
 
 
 def parts(source: Source, lo: int, hi: int, bytes_max: int) -> list[Part]:
@@ -344,7 +349,7 @@ def parts(source: Source, lo: int, hi: int, bytes_max: int) -> list[Part]:
         start = max(lo, block.base)
         part = Part(block, start - block.base, min(hi, block.end) - block.base)
         found.append(part)
-        bytes_max -= part.nbytes
+        bytes_max -= part.share_bytes
         lo = block.end
     return found
 

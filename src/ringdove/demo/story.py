@@ -40,7 +40,7 @@ _CONSUMER_DIES, _SERVER_DIES = 0.4, 0.5
 
 _TICK_S = 0.5
 
-#: Seconds for the pipeline to be through when the last reading was sent.
+#: Seconds without anything new, when the last reading was sent, after which the rest is given up.
 _PATIENCE_S = 120
 
 
@@ -239,20 +239,23 @@ class Story:
 
     def _finish(self, acknowledged: int) -> None:
         """Wait until consumers and pipeline have everything."""
-        deadline_s = time.monotonic() + _PATIENCE_S
-        began_s = time.monotonic()
+        began_s = moved_s = time.monotonic()
+        before: Any = None
         while True:
             consumed = read_journals(self._journals).readings
             rows, state = self._spark_rows()
             self._see(time.monotonic() - began_s + self._seconds, 0, acknowledged, acknowledged)
             self._go_wrong(1.0)
+            now = (consumed, rows, state, len(self._done))
+            if now != before:
+                before, moved_s = now, time.monotonic()
             spark_has_all = rows >= acknowledged and state == "waiting"
             if consumed >= acknowledged and (self._pipeline is None or spark_has_all):
                 break
-            if time.monotonic() > deadline_s:
+            if time.monotonic() > moved_s + _PATIENCE_S:
                 raise StoreUnavailable(
-                    f"Of {acknowledged} readings, consumers have {consumed} and Spark {rows}, after"
-                    f" {_PATIENCE_S} s. The logs in {self._directory} say why."
+                    f"Of {acknowledged} readings, consumers have {consumed} and Spark {rows}, for"
+                    f" {_PATIENCE_S} s now. The logs in {self._directory} say why."
                 )
             time.sleep(_TICK_S)
         if self._pipeline is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -26,6 +27,49 @@ class HttpRequest(NamedTuple):
     def header(self, name: bytes) -> str:
         """A header as text; empty when it is missing."""
         return self.headers.get(name, b"").decode("latin-1")
+
+    @property
+    def cross_site(self) -> bool:
+        """Whether a page of another site asks, through the browser of somebody who may.
+
+        Browsers send simple requests anywhere, also to a server on this machine without a token.
+        They say so: in Sec-Fetch-Site, older ones in Origin.
+        """
+        site = self.header(b"sec-fetch-site")
+        if site:
+            return site not in ("same-origin", "none")
+        origin = self.header(b"origin")
+        return bool(origin) and origin.partition("://")[2] != self.header(b"host")
+
+    @property
+    def from_browser(self) -> bool:
+        """Whether it seems to come from a browser: each of these its pages cannot all leave out."""
+        return any(name in self.headers for name in _BROWSERS_SEND) or self.headers.get(
+            b"user-agent", b""
+        ).startswith(b"Mozilla/")
+
+    @property
+    def names_this_machine(self) -> bool:
+        """Whether Host is this machine as itself knows it, or an address; old clients send none."""
+        host = self.header(b"host").lower()
+        name = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
+        try:
+            ipaddress.ip_address(name.strip("[]"))
+        except ValueError:
+            return not name or is_local(name)
+        return True
+
+
+def is_local(host: str) -> bool:
+    """Whether an address is one that only this machine reaches."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+#: Headers that programs have no reason to send.
+_BROWSERS_SEND = (b"accept-language", b"cookie", b"origin", b"referer", b"sec-fetch-site")
 
 
 class Feed(Protocol):

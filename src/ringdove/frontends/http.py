@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ringdove import limits, metrics
 from ringdove.errors import RingdoveError
-from ringdove.frontends.exchange import TEXT, HttpResponse, text_response
+from ringdove.frontends.exchange import TEXT, HttpResponse, is_local, text_response
 from ringdove.frontends.http_connection import HttpConnection, date_line
 
 if TYPE_CHECKING:
@@ -66,12 +66,15 @@ class HttpServer:
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._gone = asyncio.Event()
+        #: Whether it is open, to this machine alone.
+        self._unguarded = False
         self._date = b""
         self._date_s = 0
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listen on an address; answers the port, which is a free one for 0."""
         self.scheme = "https" if tls is not None else "http"
+        self._unguarded = is_local(host) and self._access.is_open_to_operators()
         self._listener = await self.loop.create_server(
             lambda: HttpConnection(self), host, port, ssl=tls, backlog=limits.HTTP_BACKLOG
         )
@@ -121,6 +124,11 @@ class HttpServer:
 
     async def respond(self, request: HttpRequest, drive: Drive) -> HttpResponse:
         """The response to a request, whatever happens."""
+        if self._unguarded and request.from_browser and not request.names_this_machine:
+            # A page whose name was made to lead here speaks as if it came from here.
+            return text_response(
+                421, "Without a token this server is for its own machine: ask it as localhost."
+            )
         if request.path in _OWN_PATHS:
             return await self._own(request)
         first = request.path.split("/", 2)[1] if request.path.startswith("/") else ""

@@ -68,7 +68,7 @@ def hold(index: Index, runs: list[LeasedRun], source: Source, now_ms: int) -> li
     left = limits.LEASE_BYTES_MAX
     for run in runs:
         held = parts(source, run.lo, run.hi, left) if left > 0 else []
-        left -= sum(part.nbytes for part in held)
+        left -= sum(part.share_bytes for part in held)
         hi = held[-1].block.base + held[-1].stop if held else run.lo
         if left <= 0 and hi < run.hi:
             index.unlease(run.token, hi, run.hi, now_ms)

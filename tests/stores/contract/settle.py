@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ringdove import limits
 from ringdove.errors import QueueNotFound, ReceiptStale, SettingsStale, SubscriptionNotFound
 from ringdove.pending import run
 from ringdove.stores.base import Claim
@@ -268,3 +269,58 @@ class SettleContract:
         driver.clock.sleep_ms(1000)
         assert driver.release(leased, 700) == 1
         assert driver.lease().due_ms == driver.clock.now_ms() + 700
+
+    # -- unlease --------------------------------------------------------------------------------
+
+    def test_what_nobody_has_seen_was_not_received(self, driver: Driver) -> None:
+        driver.make(receives_max=1)
+        driver.count(0, 3)
+        for _ in range(3):
+            leased = driver.take()
+            assert (leased.lo, leased.hi, leased.receives) == (0, 3, 1)
+            assert driver.unlease(leased) == 3
+        kept = driver.take()
+        assert driver.unlease(kept, 1, 3) == 2
+        assert driver.ack(kept, 0, 1) == 1
+        assert offsets_of(driver.lease().runs) == [1, 2]
+
+    def test_of_what_was_received_before_one_receive_is_taken_back(self, driver: Driver) -> None:
+        driver.make()
+        driver.count(0, 1)
+        first = driver.take()
+        driver.release(first, 0)
+        driver.unlease(driver.take())
+        again = driver.take()
+        assert (again.receives, again.first_ms) == (2, first.first_ms)
+
+    def test_a_lease_that_others_have_cannot_be_taken_back(self, driver: Driver) -> None:
+        driver.make()
+        driver.count(0, 1)
+        leased = driver.take(lease_ms=1000)
+        driver.clock.sleep_ms(1000)
+        assert driver.take().receives == 2
+        with pytest.raises(ReceiptStale):
+            driver.unlease(leased)
+
+    @pytest.mark.parametrize("order", ["loose", "key", "strict"])
+    def test_order_holds_where_a_lease_is_taken_back(self, driver: Driver, order: str) -> None:
+        driver.make(order=order)
+        driver.send(b"0", b"1", b"2", keys=[b"k"] * 3)
+        leased = driver.take()
+        driver.unlease(leased, 1, 3)
+        driver.ack(leased, 0, 1)
+        assert driver.receive() == [b"1", b"2"]
+
+    def test_a_lease_is_bounded_in_bytes(
+        self, driver: Driver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What is too large to be held together is not leased, and not counted."""
+        monkeypatch.setattr(limits, "LEASE_BYTES_MAX", 2_500)
+        driver.make(receives_max=1)
+        for _ in range(6):
+            driver.send(bytes(1000))
+        seen = []
+        while runs := driver.lease().runs:
+            assert len(offsets_of(runs)) == 3
+            seen += offsets_of(runs)
+        assert seen == [0, 1, 2, 3, 4, 5]

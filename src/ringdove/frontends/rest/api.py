@@ -134,20 +134,7 @@ def _match(pattern: tuple[str, ...], parts: list[str]) -> dict[str, str] | None:
 
 
 def _refuse_cross_site(request: HttpRequest) -> None:
-    """Refuse what a page of another site sends through the browser of somebody who may.
-
-    Browsers send simple POST requests anywhere, also to a server on this machine without a token.
-    They say so: in Sec-Fetch-Site, older ones in Origin.
-    """
-    if request.method in _SAFE_METHODS:
-        return
-    site = request.header(b"sec-fetch-site")
-    origin = request.header(b"origin")
-    if site:
-        foreign = site not in ("same-origin", "none")
-    else:
-        foreign = bool(origin) and origin.partition("://")[2] != request.header(b"host")
-    if foreign:
+    if request.method not in _SAFE_METHODS and request.cross_site:
         raise CrossSiteRefused("Requests from pages of another site are not taken.")
 
 

@@ -194,10 +194,8 @@ class Queues:
         settings: dict[str, Any] | None = None,
     ) -> None:
         """Change settings and notes together; a note of None goes."""
-        merged = {**queue.info.settings.notes, **notes}
-        merged[MODIFIED] = str(self._now_ms() // 1000)
-        kept = {name: text for name, text in merged.items() if text is not None}
-        await self._broker.change_queue(queue.name, {**(settings or {}), "notes": kept})
+        notes = {**notes, MODIFIED: str(self._now_ms() // 1000)}
+        await self._broker.change_queue(queue.name, settings or {}, notes)
 
     # -- tags and permissions -------------------------------------------------------------------
 

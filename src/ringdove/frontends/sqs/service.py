@@ -108,6 +108,7 @@ class SqsService:
         )
         try:
             action = target.removeprefix(_TARGET).decode("latin-1")
+            _refuse_cross_site(request)
             ask = wire.from_json(action, request.body)
             reply = await self._do(request, drive, action, ask)
         except SqsError as error:
@@ -132,6 +133,7 @@ class SqsService:
                 return HttpResponse(404, body, ((b"content-type", b"text/xml"), headers[1]))
             if action in ("CreateQueue", "ListQueues") and _QUEUE_PATH.fullmatch(request.path):
                 raise wire.invalid_action(action)
+            _refuse_cross_site(request)
             ask = wire.from_fields(action, fields)
             reply = await self._do(request, drive, action, ask)
         except SqsError as error:
@@ -176,6 +178,8 @@ class SqsService:
         if on_queue is None:
             return await self._without_queue(drive, caller, action, ask)
         full = find_queue(caller, getattr(ask, "queue_url", None))
+        if action not in _ROLES:
+            self._broker.forget_queue(full)  # Another server may have changed it.
         queue = await self._view(drive, caller, full)
         if caller.own is not None:
             self._authorize(caller, queue, action)
@@ -285,6 +289,14 @@ def _read_claim(text: bytes) -> tuple[str, str]:
         return DEFAULT_ACCOUNT, _REGION
     key, region = found[1].decode("latin-1"), found[2].decode("latin-1")
     return key if len(key) == 12 and key.isdecimal() else DEFAULT_ACCOUNT, region
+
+
+def _refuse_cross_site(request: HttpRequest) -> None:
+    """Of all methods: here GET changes things, too."""
+    if request.cross_site:
+        raise SqsError(
+            "AccessDeniedException", "Requests from pages of another site are not taken."
+        )
 
 
 def _denied(action: str) -> SqsError:

@@ -272,7 +272,7 @@ class FabricStore(FabricRecords):
         for lo, hi, token, until, receives, first in leased:
             run = LeasedRun(int(lo), int(hi), int(token, 16), int(until), receives, int(first))
             held = await self._parts(place, run.lo, run.hi, left) if left > 0 else []
-            left -= sum(part.nbytes for part in held)
+            left -= sum(part.share_bytes for part in held)
             end = held[-1].block.base + held[-1].stop if held else run.lo
             if left <= 0 and end < run.hi:
                 rest.append(run._replace(lo=end))
@@ -496,7 +496,7 @@ class FabricStore(FabricRecords):
                 start = max(lo, block.base)
                 part = Part(block, start - block.base, min(hi, block.end) - block.base)
                 found.append(part)
-                bytes_max -= part.nbytes
+                bytes_max -= part.share_bytes
                 lo = block.end
             if not blocks:
                 break
