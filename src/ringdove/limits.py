@@ -87,7 +87,7 @@ OFFSET_MAX = 2**53
 #: Producers whose sequence a stripe remembers for exactly-once delivery.
 PRODUCERS_MAX = 100_000
 
-#: Message ids that one append forgets when their window has passed.
+#: Message ids that one append forgets when their window has passed, beyond as many as it brings.
 FORGET_PER_APPEND_MAX = 64
 
 #: Bytes of blocks kept in memory for readers of the tail, per store.
@@ -117,6 +117,9 @@ RETENTION_CHECK_MS = 1_000
 #: Stripes, and records, that one such look visits beyond those in use.
 SWEEP_STRIPES_MAX = 16
 SWEEP_RECORDS_MAX = 1_000
+
+#: Sweeps from one look for readers of the data directory that were killed to the next.
+SWEEPS_PER_READER_CHECK = 60
 
 #: Blocks that one commit trims; the rest goes with the next one.
 TRIM_BLOCKS_PER_COMMIT_MAX = 4_096

@@ -291,8 +291,10 @@ class Runner:
     def _begin_all(self) -> None:
         pendings, self._unbegun = self._unbegun, []
         for pending in pendings:
-            if not pending.done:
+            try:
                 pending.start(inline=True)
+            except Exception as error:  # noqa: BLE001  one must not stop the others
+                self._complain("Beginning what a coroutine waits for failed.", error)
 
     def spawn(
         self,
@@ -323,9 +325,10 @@ class Runner:
             try:
                 self._ready.popleft().step()
             except Exception as error:  # noqa: BLE001  one must not stop the others
-                self.loop.call_exception_handler(
-                    {"message": "What follows a coroutine failed.", "exception": error}
-                )
+                self._complain("What follows a coroutine failed.", error)
+
+    def _complain(self, message: str, error: Exception) -> None:
+        self.loop.call_exception_handler({"message": message, "exception": error})
 
 
 class Driven:

@@ -1,11 +1,43 @@
 """Looking queues up, and changing them."""
 
+from __future__ import annotations
+
 import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
 
 from ringdove import limits
 from ringdove.controllers.broker import Broker
+from ringdove.controllers.catalog import Catalog
+from ringdove.core.dedup import Segment
+from ringdove.core.settings import QueueSettings
+from ringdove.errors import QueueExists, SettingsRefused
 from ringdove.pending import run
+from ringdove.stores.base import StripeId
 from ringdove.stores.memory import MemoryStore
+from stores.driver import block
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ringdove.stores.base import Record
+
+
+class Interrupted(MemoryStore):
+    """Lets something happen just before the record of a queue is written."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    async def put(
+        self, key: str, value: bytes, expect: int | None = None, expires_ms: int = 0
+    ) -> Record:
+        meanwhile = self.meanwhile
+        if meanwhile is not None and key.startswith("queue/"):
+            self.meanwhile = None
+            meanwhile()
+        return await super().put(key, value, expect, expires_ms)
 
 
 def test_all_queues_are_listed_however_many_there_are(monkeypatch):
@@ -41,3 +73,46 @@ def test_changes_at_the_same_time_are_all_made():
         assert len((await broker.get_queue("q")).settings.notes) == 10
 
     asyncio.run(main())
+
+
+# -- stripes --------------------------------------------------------------------------------------
+
+
+def test_a_message_that_comes_while_its_stripe_is_to_rest_is_not_lost():
+    store = Interrupted()
+    catalog = Catalog(store)
+    info = run(catalog.create("q", QueueSettings.make(stripes=2)))
+    last = info.stripes()[-1]
+    store.meanwhile = lambda: run(store.append(last, [Segment(block(b"late"))], info.version))
+    with pytest.raises(SettingsRefused, match="has messages"):
+        run(catalog.change("q", {"stripes": 1}))
+    info = run(catalog.get("q"))
+    assert (info.settings.stripes, info.version) == (2, 3)
+    assert len(run(store.lease(last, "default", 10, 1000, 1, info.version)).runs) == 1
+
+
+def test_two_that_make_the_same_copy_at_once_leave_its_stripes():
+    """A copy has its origin's id, so both have made the same stripes."""
+    store = Interrupted()
+    settings = QueueSettings.make(relayed=True)
+    store.meanwhile = lambda: run(Catalog(store).create("q", settings, queue_id=7))
+    info = run(Catalog(store).create("q", settings, queue_id=7))
+    assert info.id == 7
+    assert run(store.stats(StripeId(7, 0, 0))).tail == 0
+
+
+def test_who_comes_second_with_another_queue_leaves_nothing():
+    store = Interrupted()
+    store.meanwhile = lambda: run(Catalog(store).create("q", QueueSettings.make(stripes=2)))
+    with pytest.raises(QueueExists):
+        run(Catalog(store).create("q", QueueSettings.make()))
+    assert len(store._stripes) == 2
+
+
+def test_a_queue_whose_record_is_older_is_read():
+    store = MemoryStore()
+    settings = QueueSettings.make(stripes=3)
+    run(store.put("queue/q", msgspec.msgpack.encode([7, 1, settings])))
+    info = run(Catalog(store).get("q"))
+    assert info.stripes_ever() == info.stripes()
+    assert len(info.stripes()) == 3

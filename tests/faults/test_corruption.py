@@ -25,6 +25,7 @@ from ringdove.pending import run
 from ringdove.stores.base import Claim, StripeId
 from ringdove.stores.embedded import EmbeddedStore
 from ringdove.stores.embedded.check import fsck
+from ringdove.stores.embedded.state import decode_stripe, encode, under
 from ringdove.stores.embedded.writer import GroupCommit
 
 GOOD = StripeId(1, 0, 0)
@@ -111,6 +112,17 @@ def flip(path: Path, number: int, place: int, bit: int = 0) -> None:
     file.write_bytes(spoilt)
 
 
+def set_order(path: Path, order: str, open_store: Open) -> None:
+    """Give BAD another order, as if it had been made with it."""
+    store = open_store(path)
+    env = store._writers["disk"].env
+    with env.lmdb.begin(write=True, db=env.db["stripes"]) as txn:
+        record = decode_stripe(txn.get(BAD.key()))
+        settings = QueueSettings.make(order=order).encode()
+        txn.put(BAD.key(), encode(record._replace(settings=settings)))
+    run(store.close())
+
+
 # -- damaged blocks -------------------------------------------------------------------------------
 
 
@@ -158,16 +170,25 @@ def test_a_damaged_block_can_be_skipped(data: Path, open_store: Open) -> None:
     assert fsck(data).faults == []
 
 
-def test_messages_before_a_damaged_block_stay_deliverable(data: Path, open_store: Open) -> None:
+@pytest.mark.parametrize("wants", [(9, 9, 1, 1), (1, 1, 1, 1), (1000, 1000)])
+@pytest.mark.parametrize("order", ["loose", "key", "strict"])
+def test_messages_before_a_damaged_block_stay_deliverable(
+    data: Path, order: str, wants: tuple[int, ...], open_store: Open
+) -> None:
     """A lease that runs into the damage gives up none of the intact messages it passed (I2)."""
+    set_order(data, order, open_store)
     flip(data, DAMAGED, HEADER_BYTES + 50)
     store = open_store(data)
     found = []
-    for want in (9, 9, 1, 1):
+    for want in wants:
         try:
-            found += lease(store, BAD, want)[0]
+            bodies, claims = lease(store, BAD, want)
         except StoreCorrupted:
             continue
+        found += bodies
+        run(store.acknowledge(BAD, "default", claims, 0))
+    with pytest.raises(StoreCorrupted):
+        lease(store, BAD, wants[-1])
     run(store.close())
     assert found == [content(BAD, n) for n in range(DAMAGED)]
 
@@ -385,4 +406,31 @@ def test_a_damaged_clock_does_not_expire_everything(data: Path, open_store: Open
     except RingdoveError:
         return
     assert lease(store, GOOD, 9)[0] == [content(GOOD, n) for n in range(BLOCKS)]
+    run(store.close())
+
+
+@pytest.mark.parametrize("database", ["tails", "records"])
+def test_damage_does_not_stop_the_sweep(data: Path, database: str, open_store: Open) -> None:
+    """Retention and expiry go on for everything that is behind the damage."""
+    clock = present()
+    store = open_store(data, clock)
+    later = StripeId(3, 0, 0)
+    run(store.create(later, QueueSettings.make(retention_ms=1000), 1))
+    run(store.append(later, [segment(b"old")], 1))
+    run(store.put("a", b""))
+    run(store.put("b", b"", expires_ms=clock.now_ms() + 1000))
+    env = store._writers["disk"].env
+    with env.lmdb.begin(write=True) as txn:
+        txn.put(BAD.key() if database == "tails" else b"a", b"broken", db=env.db[database])
+    run(store.close())
+    clock.sleep_ms(1000)
+    store = open_store(data, clock)
+    writer = store._writers["disk"]
+    for _ in range(2):
+        writer.on_sweep()
+    run(store.put("c", b""))  # Waits for a commit, which takes the sweep's finds along.
+    with writer.env.lmdb.begin() as txn:
+        left = [key for key, _ in under(txn, writer.env.db["log"], later.key())]
+        assert left == []
+        assert [key for key, _ in under(txn, writer.env.db["records"], b"b")] == []
     run(store.close())

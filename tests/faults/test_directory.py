@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from faults.history import present
+from ringdove import limits
 from ringdove.core.block import Block
 from ringdove.core.dedup import Segment
 from ringdove.core.settings import QueueSettings
 from ringdove.errors import FormatUnknown, RingdoveError, StoreLocked, StoreUnavailable
 from ringdove.pending import run
-from ringdove.stores.base import StripeId
+from ringdove.stores.base import Record, Start, StripeId
 from ringdove.stores.embedded import EmbeddedStore
 from ringdove.stores.embedded.check import backup, fsck
 
@@ -44,6 +45,18 @@ else:
     print("open", flush=True)
     sys.stdin.read()
     run(store.close())
+"""
+
+#: Reads an environment as fsck and a backup do, and never comes to an end.
+READ = """
+import sys, time
+from pathlib import Path
+from ringdove.stores.embedded.environment import Environment
+env = Environment(Path(sys.argv[1]), "disk", readonly=True)
+txn = env.lmdb.begin()
+txn.get(b"clock", db=env.db["meta"])
+print("reading", flush=True)
+time.sleep(600)
 """
 
 
@@ -205,6 +218,51 @@ def test_fsck_and_backup_work_beside_the_process_that_writes(data: Path) -> None
         assert backup(data, data.parent / "backup") > 0
     assert messages(data.parent / "backup") == [b"kept"]
     assert fsck(data.parent / "backup").faults == []
+
+
+def test_what_a_killed_reader_has_pinned_is_let_go(data: Path) -> None:
+    """Else nothing that is freed from then on could be used again, and the file would grow."""
+    store = EmbeddedStore(data, clock=present())
+    writer = store._writers["disk"]
+    command = [sys.executable, "-c", READ, str(writer.env.path)]
+    with subprocess.Popen(command, stdout=-1, text=True, env=environment()) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "reading\n"
+        reader.kill()
+    assert str(reader.pid) in writer.env.lmdb.readers()
+    for _ in range(limits.SWEEPS_PER_READER_CHECK):
+        writer.on_sweep()
+    assert str(reader.pid) not in writer.env.lmdb.readers()
+    run(store.close())
+
+
+def test_fsck_calls_a_copy_sound_that_begins_where_its_origin_did(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path, clock=present())
+    run(store.create(Q, QueueSettings.make(relayed=True), 1))
+    late = Block.build([b"late"], sent_ms=1).stamp(100, 5)
+    run(store.append(Q, [Segment(late, placed=True, sequence=0)], 0))
+    run(store.close())
+    assert fsck(tmp_path).faults == []
+
+
+def test_what_waits_while_the_store_is_compacted_finds_the_new_file(data: Path) -> None:
+    store = EmbeddedStore(data, clock=present())
+    writer, new = store._writers["disk"], StripeId(2, 0, 0)
+    calls = [
+        store.create(new, QueueSettings.make(), 1),
+        store.subscribe(Q, "s", Start("earliest")),
+        store.configure(Q, QueueSettings.make(lease_ms=5), 2),
+        store.claim(Q, "default", b"me", 1000),
+        store.put("key", b"value"),
+    ]
+    with writer.paused():
+        pendings = [call.send(None)[0] for call in calls]
+        writer.env.compact()
+    assert all(pending.block() for pending in pendings)
+    assert [run(call) for call in calls][-1] == Record("key", b"value", 1, 0)
+    assert run(store.stats(new)).tail == 0
+    assert run(store.lease(Q, "s", 9, 1000, 1, 2)).runs
+    run(store.close())
 
 
 def test_fsck_and_backup_see_what_an_interrupted_compaction_set_aside(data: Path) -> None:

@@ -8,6 +8,7 @@ import asyncio
 import errno
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,21 @@ from faults.interpose import failing
 from faults.small_disk import DISK_BYTES, OTHER, SIZES, Client, Q, SimulatedDisk, TmpfsDisk
 from ringdove.core.dedup import Appended
 from ringdove.core.settings import Durability, QueueSettings
-from ringdove.errors import RingdoveError, StoreFull, StoreUnavailable
+from ringdove.errors import (
+    RingdoveError,
+    StoreFull,
+    StoreUnavailable,
+    SubscriptionBusy,
+    SubscriptionNotFound,
+)
 from ringdove.pending import run
-from ringdove.stores.base import StripeId
+from ringdove.stores.base import Start, StripeId
+from ringdove.stores.embedded.changes import Change
 
 both = pytest.mark.parametrize("durability", ["disk", "memory"])
 
+
+EARLIEST = Start("earliest")
 
 NewClient = Callable[..., Client]
 
@@ -173,6 +183,97 @@ def test_a_failure_that_lmdb_cannot_survive_is_told_to_everybody(
             run(call())
     client.reopen()
     client.drain()
+
+
+# -- changes that fail ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beside", ["alone", "with a send"])
+def test_a_repeated_subscription_that_fails_leaves_the_first(
+    tmp_path: Path, beside: str, new_client: NewClient
+) -> None:
+    """I6: it was there before, and what it waits for must stay."""
+    client = new_client(tmp_path)
+    store = client.store
+    run(store.subscribe(OTHER, "s", EARLIEST))
+    run(store.append(OTHER, [client.segment()], 1))
+    large = lambda path, offset, length: beside == "alone" or length >= 50_000
+    with failing(tmp_path, when=large), suppress(StoreFull):
+        if beside == "with a send":
+            store.submit_append(Q, [client.segment(50_000)], 1)
+        run(store.subscribe(OTHER, "s", EARLIEST))
+    run(store.commit(OTHER, "default", 1))
+    assert run(store.subscribe(OTHER, "s", EARLIEST)) == 0
+    assert run(store.trim(OTHER)) == 0
+    client.reopen()
+    assert len(run(client.store.lease(OTHER, "s", 10, 1_000, 1, 0)).runs) == 1
+
+
+def test_a_new_subscription_that_fails_is_not_there(tmp_path: Path, new_client: NewClient) -> None:
+    client = new_client(tmp_path)
+    store = client.store
+    with failing(tmp_path), pytest.raises(StoreFull):
+        run(store.subscribe(OTHER, "s", EARLIEST))
+    with pytest.raises(SubscriptionNotFound):
+        run(store.lease(OTHER, "s", 10, 1_000, 1, 0))
+    run(store.subscribe(OTHER, "s", EARLIEST))
+    client.reopen()
+    run(client.store.lease(OTHER, "s", 10, 1_000, 1, 0))
+
+
+def test_a_claim_that_fails_leaves_the_one_before(tmp_path: Path, new_client: NewClient) -> None:
+    """M1: the reader goes on with the fence it has."""
+    store = new_client(tmp_path).store
+    held = run(store.claim(OTHER, "default", b"me", 60_000))
+    with failing(tmp_path), pytest.raises(StoreFull):
+        run(store.claim(OTHER, "default", b"me", 60_000))
+    run(store.hold(OTHER, "default", held.fence, 60_000))
+    run(store.commit(OTHER, "default", 0, held.fence))
+    with pytest.raises(SubscriptionBusy):
+        run(store.claim(OTHER, "default", b"other", 60_000))
+
+
+def test_changes_that_fail_together_are_all_answered(tmp_path: Path, new_client: NewClient) -> None:
+    """The writer thread takes them back in turn, and goes on."""
+    store = new_client(tmp_path).store
+    run(store.subscribe(OTHER, "s", EARLIEST))
+
+    async def main() -> None:
+        calls = [
+            store.claim(OTHER, "s", b"me", 60_000),
+            store.unsubscribe(OTHER, "s"),
+            store.subscribe(OTHER, "s", EARLIEST),
+            store.delete(OTHER),
+        ]
+        with failing(tmp_path):
+            answers = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 60)
+        assert {type(answer) for answer in answers} == {StoreFull}
+        await asyncio.wait_for(store.put("key", b""), 60)
+
+    asyncio.run(main())
+    assert run(store.claim(OTHER, "s", b"other", 60_000)).offset == 0
+
+
+def test_a_change_that_cannot_be_taken_back_stops_nobody(
+    tmp_path: Path, new_client: NewClient
+) -> None:
+    store = new_client(tmp_path).store
+    writer = store._writers["disk"]
+    taken_back = []
+
+    def undo() -> None:
+        raise KeyError("gone")
+
+    with writer.paused():
+        changes = [
+            writer.submit(partial(Change, lambda _: None, take_back))
+            for take_back in (lambda: taken_back.append("first"), undo)
+        ]
+    with failing(tmp_path):
+        assert [change.block() for change in changes] == [True, True]
+    assert {type(change.error()) for change in changes} == {StoreFull}
+    assert set(taken_back) == {"first"}
+    run(store.put("key", b""))
 
 
 # -- small disks ----------------------------------------------------------------------------------

@@ -412,3 +412,26 @@ def test_a_wake_after_the_loop_has_closed_is_ignored():
     driven = asyncio.run(begin())
     pending.resolve(None)
     driven.cancel()
+
+
+def test_work_that_cannot_be_begun_does_not_stop_that_of_others():
+    async def test(ends: Ends) -> None:
+        complaints: list[Any] = []
+        ends.runner.loop.set_exception_handler(lambda _, what: complaints.append(what))
+
+        def fail(_inline: bool) -> None:
+            raise OSError("broken")
+
+        def work(_inline: bool) -> None:
+            sound.resolve("done")
+
+        broken: Pending[Any] = Pending(kick=fail)
+        sound: Pending[Any] = Pending(kick=work)
+        waiting = ends.spawn(result_of(broken))
+        ends.spawn(result_of(sound))
+        await ends.wait()
+        waiting.cancel()
+        assert ends.seen == [("done", None)]
+        assert [str(what["exception"]) for what in complaints] == ["broken"]
+
+    on_loop(test)

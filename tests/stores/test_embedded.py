@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,10 +17,13 @@ from ringdove.errors import (
     ReceiptStale,
     SettingsStale,
     StoreLocked,
+    StoreUnavailable,
 )
 from ringdove.pending import run
 from ringdove.stores.base import Record
 from ringdove.stores.embedded import EmbeddedStore
+from ringdove.stores.embedded.check import fsck
+from ringdove.stores.embedded.writer import GroupCommit
 from stores.conformance import StoreContract
 from stores.copies import CopyContract
 from stores.driver import Driver, bodies_of, offsets_of
@@ -338,6 +341,39 @@ class TestReopening:
         driver = reopen()
         driver.clock.sleep_ms(30_000)
         assert [*driver.finish(), *driver.finish()] == [b"0", b"3", b"4", b"5"]
+
+    @pytest.mark.parametrize("fails", [False, True])
+    @pytest.mark.parametrize("order", ["key", "strict"])
+    def test_another_order_in_the_commit_that_makes_all_done(
+        self, reopen: Reopened, monkeypatch: pytest.MonkeyPatch, order: str, fails: bool
+    ) -> None:
+        """What the former order's index had still to write is written, now or later."""
+        driver = reopen().make()
+        driver.count(0, 6)
+        first, rest = driver.take(2), driver.take()
+        driver.ack(rest, 3, 5)  # The leases are stored now.
+        claims = [driver.claim(first), driver.claim(rest)]
+        acknowledgement = driver.store.acknowledge(driver.stripe, "default", claims, 0)
+        acknowledgement.send(None)
+        if fails:
+            write = GroupCommit.write
+
+            def fail(_commit: GroupCommit, _txn: Any) -> None:
+                monkeypatch.setattr(GroupCommit, "write", write)
+                raise OSError("no")
+
+            monkeypatch.setattr(GroupCommit, "write", fail)
+            with pytest.raises(StoreUnavailable):
+                driver.change(order=order)
+            driver.lease(version=1)
+        else:
+            driver.change(order=order)
+        acknowledgement.close()
+        driver.count(6, 7)
+        driver = reopen()
+        assert driver.finish() == [b"6"]
+        run(driver.store.close())
+        assert fsck(reopen.path).faults == []
 
     def test_a_released_message_is_not_leased_after_a_restart(self, reopen: Reopened) -> None:
         driver = reopen().make()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +12,14 @@ from ringdove import limits
 from ringdove.clock import ManualClock
 from ringdove.core.dedup import Appended, Segment
 from ringdove.core.settings import QueueSettings
-from ringdove.errors import ClientError, ConnectionClosed, RingdoveError
+from ringdove.errors import (
+    ClientError,
+    ConnectionClosed,
+    QueueFull,
+    QueueNotFound,
+    RingdoveError,
+    StoreUnavailable,
+)
 from ringdove.pending import run
 from ringdove.stores.base import StripeId
 from ringdove.stores.embedded import EmbeddedStore
@@ -88,6 +96,45 @@ def test_room_is_shared_by_the_appends_of_one_commit(driver: Driver) -> None:
     kept = driver.receive()
     assert len(kept) == 2
     assert kept == sorted(kept)
+
+
+def test_a_queue_that_drops_its_oldest_takes_any_number_of_sends_at_once(driver: Driver) -> None:
+    """What is not stored yet cannot be dropped: it takes several commits, in order."""
+    size = block(b"x").nbytes
+    driver.make(bytes_max=3 * size, body_bytes_max=1, when_full="drop-oldest")
+    other = driver.beside(number=1)
+    store = embedded(driver)
+    pendings = [
+        store.submit_append(driver.stripe, [Segment(block(b"%d" % n), b"p", n)], 0)
+        for n in range(8)
+    ]
+    too_big = store.submit_append(driver.stripe, [Segment(block(b"x" * 5000))], 0)
+    beside = store.submit_append(other.stripe, [Segment(block(b"y"))], 0)
+    assert too_big.block()
+    assert isinstance(too_big.error(), QueueFull)
+    assert beside.result() == [Appended(0)]
+    assert [pending.result() for pending in pendings] == [[Appended(n)] for n in range(8)]
+    assert not store._writers["memory"]._queue
+    assert driver.receive() == [b"5", b"6", b"7"]
+
+
+def test_who_may_not_commit_does_not_look_at_the_queue(driver: Driver) -> None:
+    """The leader takes operations away meanwhile; a send that met that would never be answered."""
+    driver.make()
+    store = embedded(driver)
+    writer = store._writers["memory"]
+
+    class Emptied(deque[Any]):
+        def __getitem__(self, position: Any) -> Any:
+            raise IndexError(position)
+
+    with writer.paused():
+        pending = store.submit_append(driver.stripe, [Segment(block(b"a"))], 0)
+        queue, writer._queue = writer._queue, Emptied(writer._queue)
+        pending.start(inline=True)
+        writer._queue = queue
+    assert pending.block(10)
+    assert driver.receive() == [b"a"]
 
 
 def test_a_malformed_producer_is_refused_and_harms_nobody(driver: Driver) -> None:
@@ -249,6 +296,84 @@ def test_an_append_in_the_commit_that_deletes_leaves_no_rows(driver: Driver) -> 
     assert rows(driver) == {}
 
 
+@pytest.mark.parametrize("moment", ["write", "publish"])
+def test_a_send_while_the_deletion_is_committed_finds_nothing(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """It must not be told that it was stored where nobody looks any more."""
+    driver.make()
+    driver.count(0, 3)
+    whole = getattr(GroupCommit, moment)
+    refused: list[Any] = []
+
+    def send_meanwhile(commit: GroupCommit, *arguments: Any) -> None:
+        monkeypatch.undo()
+        for call in (lambda: driver.store.watch(driver.stripe), submit_append):
+            with pytest.raises(QueueNotFound) as caught:
+                call()
+            refused.append(caught.value)
+        whole(commit, *arguments)
+
+    def submit_append() -> None:
+        embedded(driver).submit_append(driver.stripe, [Segment(block(b"late"))], 0)
+
+    monkeypatch.setattr(GroupCommit, moment, send_meanwhile)
+    run(driver.store.delete(driver.stripe))
+    assert len(refused) == 2
+    run(driver.store.put("next commit", b""))
+    Driver(driver.store, driver.clock, queue=9).make()
+    assert rows(driver) == {}
+    with pytest.raises(QueueNotFound):
+        driver.count(0, 1)
+
+
+def test_a_deletion_that_fails_leaves_the_stripe(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.make()
+    driver.count(0, 3)
+
+    def fail(_commit: GroupCommit, _txn: Any) -> None:
+        raise OSError("no")
+
+    monkeypatch.setattr(GroupCommit, "write", fail)
+    with pytest.raises(StoreUnavailable):
+        run(driver.store.delete(driver.stripe))
+    monkeypatch.undo()
+    driver.count(3, 4)
+    assert driver.receive() == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_deletion_that_nobody_waits_for_any_more_is_finished(driver: Driver) -> None:
+    driver.make()
+    watch = driver.watch()
+    deletion = driver.store.delete(driver.stripe)
+    pending, _ = deletion.send(None)
+    deletion.close()
+    assert pending.block()
+    assert watch.done
+    assert driver.stripe not in embedded(driver)._states
+    with pytest.raises(QueueNotFound):
+        driver.count(0, 1)
+
+
+def test_what_is_left_of_a_deleted_stripe_does_not_harm_another_of_its_name(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy that is made anew has the ids of the one before."""
+    monkeypatch.setattr(limits, "TRIM_BLOCKS_PER_COMMIT_MAX", 3)
+    driver.make(dedup_ms=60_000)
+    for n in range(20):
+        driver.send(b"old", message_id=b"%d" % n)
+    run(driver.store.delete(driver.stripe))
+    driver.make(dedup_ms=60_000)
+    assert rows(driver) == {"stripes": 1, "tails": 1, "subs": 1}
+    driver.send(*[b"new"] * 4, message_id=b"1")
+    run(driver.store.put("next commit", b""))
+    assert driver.replay(1) == [b"new"] * 3
+    assert driver.receive() == [b"new"] * 4
+
+
 def test_done_messages_leave_no_rows(driver: Driver) -> None:
     driver.make()
     driver.subscribe("s")
@@ -364,6 +489,18 @@ def test_expired_records_leave_the_disk(driver: Driver) -> None:
     run(store.put("later", b"3"))
     with writer.env.lmdb.begin(db=writer.env.db["records"]) as txn:
         assert sorted(key for key, _ in txn.cursor()) == [b"later", b"long"]
+
+
+def test_message_ids_are_forgotten_as_fast_as_they_come(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "FORGET_PER_APPEND_MAX", 1)
+    driver.make(dedup_ms=1000)
+    for turn in range(10):
+        driver.append(*(Segment(block(b"x"), message_id=b"%d-%d" % (turn, n)) for n in range(50)))
+        driver.clock.sleep_ms(1000)
+    found = rows(driver)
+    assert (found["ids"], found["id_times"]) == (50, 50)
 
 
 def test_retention_reaches_queues_that_nobody_uses(tmp_path: Path) -> None:

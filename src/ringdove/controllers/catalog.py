@@ -1,10 +1,15 @@
 """The catalogue of queues: names, settings and subscriptions, kept as records of the store.
 
-    record queue/NAME            id, settings, when it was made; the record's version is the
-                                 version of the settings that every store call carries
+    record queue/NAME            id, settings, when it was made, the most stripes it ever had; the
+                                 record's version is the version of the settings that every store
+                                 call carries
     record subscriptions/ID      names of the subscriptions that every stripe has confirmed
 
 A controller remembers what it has read; a call that turns out to be stale makes it read again.
+
+A stripe lives as long as its queue. With fewer stripes or priorities, those that are too many rest,
+empty, and go on where they were when there are more again: what was sent has an id that is never
+given to another message (I7).
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ from ringdove.pending import Pending
 from ringdove.stores.base import Record, Start, Store, StripeId
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 #: How often settings are changed anew because others have changed them meanwhile.
 _CHANGE_ATTEMPTS = 20
@@ -44,10 +49,30 @@ class QueueInfo(NamedTuple):
     settings: QueueSettings
     version: int
     created_ms: int
+    #: The most stripes, and the most priority levels, that it had before; not known to clients.
+    stripes_made: int = 0
+    levels_made: int = 0
 
     def stripes(self) -> tuple[StripeId, ...]:
-        """All stripes, priority levels included."""
+        """All stripes that are in use, priority levels included."""
         return _stripes(self.id, self.settings.stripes, self.settings.priority + 1)
+
+    def stripes_ever(self) -> tuple[StripeId, ...]:
+        """All stripes, with those that rest."""
+        return _stripes(
+            self.id,
+            max(self.settings.stripes, self.stripes_made),
+            max(self.settings.priority + 1, self.levels_made),
+        )
+
+    def changed_to(self, settings: QueueSettings) -> QueueInfo:
+        """The queue with the next version of its settings."""
+        return self._replace(
+            settings=settings,
+            version=self.version + 1,
+            stripes_made=max(self.settings.stripes, self.stripes_made),
+            levels_made=max(self.settings.priority + 1, self.levels_made),
+        )
 
 
 @lru_cache(maxsize=limits.SETTINGS_CACHE_MAX)
@@ -61,6 +86,8 @@ class _QueueRecord(msgspec.Struct, array_like=True):
     id: int
     created_ms: int
     settings: QueueSettings
+    stripes_made: int = 0
+    levels_made: int = 0
 
 
 class Catalog:
@@ -88,18 +115,19 @@ class Catalog:
         if settings.dead_letter and await self.maybe_get(settings.dead_letter) is None:
             await self.create(settings.dead_letter, dead_letter_settings(settings))
         queue_id = secrets.randbits(62) | 1 if queue_id is None else queue_id
-        record = _QueueRecord(queue_id, self._store.clock.now_ms(), settings)
-        info = QueueInfo(name, record.id, settings, 1, record.created_ms)
+        info = QueueInfo(name, queue_id, settings, 1, self._store.clock.now_ms())
         for stripe in info.stripes():
             await self._store.create(stripe, settings, 1)
         await self._store.put(
             _subscriptions_key(info), msgspec.msgpack.encode([DEFAULT_SUBSCRIPTION])
         )
         try:
-            await self._store.put(_queue_key(name), msgspec.msgpack.encode(record), expect=0)
+            await self._store.put(_queue_key(name), _record(info), expect=0)
         except RecordConflict:
-            await self._delete_stripes(info)
-            return _same_or_refuse(await self.get(name), settings)
+            existing = await self.get(name)
+            if existing.id != info.id:  # A copy has its origin's id, whoever made it.
+                await self._delete_stripes(info)
+            return _same_or_refuse(existing, settings)
         return self._remember(info)
 
     async def get(self, name: str) -> QueueInfo:
@@ -169,31 +197,28 @@ class Catalog:
         await self._refuse_reshaping(info, settings)
         if settings.dead_letter and await self.maybe_get(settings.dead_letter) is None:
             await self.create(settings.dead_letter, dead_letter_settings(settings))
-        record = _QueueRecord(info.id, info.created_ms, settings)
-        await self._store.put(_queue_key(name), msgspec.msgpack.encode(record), expect=info.version)
-        changed = info._replace(settings=settings, version=info.version + 1)
+        changed = info.changed_to(settings)
+        await self._store.put(_queue_key(name), _record(changed), expect=info.version)
         try:
             await self.finish_change(changed)
+            resting = set(info.stripes()) - set(changed.stripes())
+            await self._refuse_messages(resting, "stripes, priority")
         except SettingsRefused:
             await self._take_back(info, changed)
+            self.forget(name)
             raise
-        for stripe in set(info.stripes()) - set(changed.stripes()):
-            await self._store.delete(stripe)
         return self._remember(changed)
 
     async def _take_back(self, info: QueueInfo, changed: QueueInfo) -> None:
         """A message arrived meanwhile and a stripe refused: return to the settings before."""
-        record = _QueueRecord(info.id, info.created_ms, info.settings)
-        before = info._replace(version=changed.version + 1)
-        await self._store.put(
-            _queue_key(info.name), msgspec.msgpack.encode(record), expect=changed.version
-        )
+        before = changed.changed_to(info.settings)
+        await self._store.put(_queue_key(info.name), _record(before), expect=changed.version)
         await self.finish_change(before)
 
     async def finish_change(self, info: QueueInfo) -> None:
         """Bring every stripe to the recorded settings, also after a crash half way through."""
         names = await self.subscriptions(info.name)
-        for stripe in info.stripes():
+        for stripe in info.stripes_ever():
             await self._store.create(stripe, info.settings, info.version)
             await self._store.configure(stripe, info.settings, info.version)
             for subscription in names:
@@ -236,13 +261,13 @@ class Catalog:
         """
         check_name(subscription, "subscription")
         info = await self.get(name)
-        for stripe in info.stripes():
+        for stripe in info.stripes_ever():
             await self._store.subscribe(stripe, subscription, start)
         names = await self._rename(info, add=subscription)
         drop = names == {DEFAULT_SUBSCRIPTION, subscription} and not keep_default
         if drop and not await self._default_in_use(info):
             await self._rename(info, remove=DEFAULT_SUBSCRIPTION)
-            for stripe in info.stripes():
+            for stripe in info.stripes_ever():
                 await self._store.unsubscribe(stripe, DEFAULT_SUBSCRIPTION)
 
     async def unsubscribe(self, name: str, subscription: str) -> None:
@@ -255,7 +280,7 @@ class Catalog:
                 f"(it has: {', '.join(sorted(names)) or 'none'})."
             )
         await self._rename(info, remove=subscription)
-        for stripe in info.stripes():
+        for stripe in info.stripes_ever():
             await self._store.unsubscribe(stripe, subscription)
 
     async def _rename(self, info: QueueInfo, *, add: str = "", remove: str = "") -> set[str]:
@@ -292,7 +317,7 @@ class Catalog:
 
     async def _default_in_use(self, info: QueueInfo) -> bool:
         """Whether somebody receives through `default`: removing it would take data away."""
-        for stripe in info.stripes():
+        for stripe in info.stripes_ever():
             stats = await self._store.stats(stripe)
             for subscription in stats.subscriptions:
                 if subscription.name == DEFAULT_SUBSCRIPTION and (
@@ -320,16 +345,19 @@ class Catalog:
         )
         if not changed or grows:
             return
-        for stripe in info.stripes():
+        await self._refuse_messages(info.stripes(), ", ".join(changed))
+
+    async def _refuse_messages(self, stripes: Iterable[StripeId], changed: str) -> None:
+        for stripe in stripes:
             for subscription in (await self._store.stats(stripe)).subscriptions:
                 if subscription.waiting or subscription.leased or subscription.delayed:
                     raise SettingsRefused(
-                        f"{', '.join(changed)} can change only while the queue is empty: "
+                        f"{changed} can change only while the queue is empty: "
                         f"subscription {subscription.name!r} has messages. Drain it, or purge."
                     )
 
     async def _delete_stripes(self, info: QueueInfo) -> None:
-        for stripe in info.stripes():
+        for stripe in info.stripes_ever():
             await self._store.delete(stripe)
 
     def _remember(self, info: QueueInfo) -> QueueInfo:
@@ -372,7 +400,21 @@ def _same_or_refuse(existing: QueueInfo, settings: QueueSettings) -> QueueInfo:
 def _info(record: Record) -> QueueInfo:
     stored = msgspec.msgpack.decode(record.value, type=_QueueRecord)
     name = record.key.partition("/")[2]
-    return QueueInfo(name, stored.id, stored.settings, record.version, stored.created_ms)
+    return QueueInfo(
+        name,
+        stored.id,
+        stored.settings,
+        record.version,
+        stored.created_ms,
+        stored.stripes_made,
+        stored.levels_made,
+    )
+
+
+def _record(info: QueueInfo) -> bytes:
+    return msgspec.msgpack.encode(
+        _QueueRecord(info.id, info.created_ms, info.settings, info.stripes_made, info.levels_made)
+    )
 
 
 def _names(record: Record | None) -> list[str]:

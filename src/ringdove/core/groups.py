@@ -15,11 +15,13 @@ passing them would break order.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ringdove import limits
 from ringdove.core.index import Index
 from ringdove.core.runs import LEASED, READY, WAITING, Run, RunRecord, Source
+from ringdove.errors import StoreCorrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +78,10 @@ class KeyIndex(Index):
         if 0 < want <= limits.LOOK_AHEAD:
             known = self.scan - self.done.floor - self.done.above - self.leased - self.delayed
             if known < limits.LOOK_AHEAD:
-                self._scan(limits.LOOK_AHEAD - known, now_ms, source, tail, None)
+                # Damage ahead is no reason to keep back what is in front of it; where nothing is,
+                # scanning comes to it again below.
+                with suppress(StoreCorrupted):
+                    self._scan(limits.LOOK_AHEAD - known, now_ms, source, tail, None)
         while True:
             while want > 0 and (group := self._pop_ready_group()) is not None:
                 want -= self._take(group, want, pieces, dead)

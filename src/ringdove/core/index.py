@@ -44,6 +44,8 @@ from ringdove.core.runs import (
     Run,
     RunRecord,
     joined,
+    lo_of,
+    misplaced,
 )
 from ringdove.errors import LimitExceeded, ReceiptStale, StoreCorrupted
 
@@ -289,6 +291,12 @@ class Index:
         self._changed_tokens.update(changes.leases)
         self._saved_floor = -1
 
+    def succeed(self, former: Index) -> None:
+        """Take the place of an index that is done, with what it has not written yet."""
+        self.done.changed |= former.done.changed
+        self._changed_tokens |= former._changed_tokens
+        self.fence, self.held = former.fence, former.held
+
     def restore(
         self, done: Iterable[tuple[int, int]], leases: Iterable[tuple[int, list[RunRecord]]]
     ) -> None:
@@ -310,15 +318,7 @@ class Index:
         """What breaks the invariants of the index; an empty list when nothing does (I2)."""
         spans = [(lo, hi, "done") for lo, hi in self.done.runs()]
         spans += [(r.lo, r.hi, "leased") for runs in self._leases.values() for r in runs]
-        spans.sort()
-        faults = [
-            f"{a[2]} {a[0]}..{a[1]} overlaps {b[2]} {b[0]}..{b[1]}"
-            for a, b in zip(spans, spans[1:], strict=False)
-            if a[1] > b[0]
-        ]
-        if spans and (spans[0][0] < self.done.floor or spans[-1][1] > tail):
-            faults.append(f"runs reach outside {self.done.floor}..{tail}")
-        return faults
+        return misplaced(spans, self.done.floor, tail)
 
     # -- inside ---------------------------------------------------------------------------------
 
@@ -464,7 +464,7 @@ class Index:
             raise ReceiptStale(
                 "The receipt's lease has ended: its messages are done or were leased again."
             )
-        first = max(0, bisect_right(runs, lo, key=_lo_of) - 1)
+        first = max(0, bisect_right(runs, lo, key=lo_of) - 1)
         if runs[first].lo < lo < runs[first].hi:
             self._split(runs[first], lo)
             runs = self._leases[token]
@@ -493,7 +493,7 @@ class Index:
         run.hi = at
         if run.token:
             siblings = self._leases[run.token]
-            siblings.insert(bisect_right(siblings, run.lo, key=_lo_of), right)
+            siblings.insert(bisect_right(siblings, run.lo, key=lo_of), right)
             self._changed_tokens.add(run.token)
         self._follow(run, right)
         return right
@@ -583,20 +583,10 @@ class Index:
 
     def _records(self, token: int) -> list[RunRecord] | None:
         runs = self._leases.get(token)
-        if runs is None:
-            return None
-        return [
-            RunRecord(
-                run.lo, run.hi, run.until_ms, run.receives, run.first_ms,
-                run.group.key_hash if run.group else 0, run.released,
-            )
-            for run in runs
-        ]  # fmt: skip
+        return None if runs is None else [run.record() for run in runs]
 
     def _revive(self, token: int, record: RunRecord) -> Run:
-        run = Run(record.lo, record.hi, token, record.until_ms, record.receives, record.first_ms)
-        run.released = record.released
-        run.state = WAITING if record.released else LEASED
+        run = record.revived(token)
         self._wait(run, record.until_ms)
         return run
 
@@ -606,7 +596,3 @@ _STALE_ENTRIES_MAX = 10_000
 
 #: Stands for the runs of an unknown token; it holds no offset.
 _NO_RUNS = [Run(0, 0)]
-
-
-def _lo_of(run: Run) -> int:
-    return run.lo

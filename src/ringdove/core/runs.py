@@ -63,12 +63,24 @@ class Run:
         run.released = self.released
         return run
 
+    def record(self) -> RunRecord:
+        """What is stored of it."""
+        group = self.group.key_hash if self.group else 0
+        return RunRecord(
+            self.lo, self.hi, self.until_ms, self.receives, self.first_ms, group, self.released
+        )
+
     def __len__(self) -> int:
         return self.hi - self.lo
 
     def __repr__(self) -> str:
         state = ("ready", "leased", "waiting")[self.state]
         return f"Run({self.lo}..{self.hi}, {state}, receives={self.receives})"
+
+
+def lo_of(run: Run) -> int:
+    """Where a run begins, as a key to search by."""
+    return run.lo
 
 
 def joined(pieces: list[Run]) -> list[Run]:
@@ -87,6 +99,19 @@ def joined(pieces: list[Run]) -> list[Run]:
         else:
             found.append(run)
     return found
+
+
+def misplaced(spans: list[tuple[int, int, str]], floor: int, tail: int) -> list[str]:
+    """What is wrong with runs that should be apart, between `floor` and `tail`."""
+    spans = sorted(spans)
+    faults = [
+        f"{a[2]} {a[0]}..{a[1]} overlaps {b[2]} {b[0]}..{b[1]}"
+        for a, b in zip(spans, spans[1:], strict=False)
+        if a[1] > b[0]
+    ]
+    if spans and (spans[0][0] < floor or spans[-1][1] > tail):
+        faults.append(f"runs reach outside {floor}..{tail}")
+    return faults
 
 
 class DoneSet:
@@ -206,6 +231,13 @@ class RunRecord(NamedTuple):
     group: int
     #: Released and waiting for its time, rather than leased.
     released: bool
+
+    def revived(self, token: int) -> Run:
+        """The run of the lease `token`, in no heap yet."""
+        run = Run(self.lo, self.hi, token, self.until_ms, self.receives, self.first_ms)
+        run.released = self.released
+        run.state = WAITING if self.released else LEASED
+        return run
 
 
 class IndexChanges(NamedTuple):

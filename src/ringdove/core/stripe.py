@@ -39,6 +39,11 @@ _DELAYS_MAX = 10_000
 #: Subscriptions whose marks may be looked at in a millisecond.
 _LOOKS_PER_MS = 16
 
+#: Into how many parts `keep_done_ms` is divided, with a mark each: something may be kept longer by
+#: one part. With very many subscriptions the parts are larger, for about so many marks in all.
+_MARK_PARTS = 1_000
+_MARKS_MAX = 100_000
+
 #: The subscription that a plain queue has.
 DEFAULT_SUBSCRIPTION = "default"
 
@@ -129,8 +134,11 @@ class Stripe:
             if end > index.scan and due_ms > now_ms
         )
 
-    def configure(self, settings: QueueSettings, version: int) -> None:
-        """Take newer settings. Order may change only while nothing is waiting or leased."""
+    def configure(self, settings: QueueSettings, version: int) -> Callable[[], None]:
+        """Take newer settings; answers how to take them back while nothing else has happened.
+
+        Order may change only while nothing is waiting or leased.
+        """
         if version < self.version:
             raise SettingsStale(
                 f"The queue's settings have version {self.version} already, not {version}."
@@ -141,13 +149,18 @@ class Stripe:
                 f"order can change from {self.settings.order!r} to {settings.order!r} only while "
                 "no message is waiting or leased: drain the queue, or purge it."
             )
-        self.settings, self.version = settings, version
-        for name, index in list(self.subscriptions.items()):
+        before = self.settings, self.version, dict(self.subscriptions)
+        self._take(settings, version, self.subscriptions)
+        if reordered:
+            for name, former in before[2].items():
+                self.subscriptions[name] = self.make_index(former.done.floor)
+                self.subscriptions[name].succeed(former)
+        return lambda: self._take(*before)
+
+    def _take(self, settings: QueueSettings, version: int, subscriptions: dict[str, Index]) -> None:
+        self.settings, self.version, self.subscriptions = settings, version, subscriptions
+        for index in subscriptions.values():
             index.settings = settings
-            if reordered:
-                fresh = self.make_index(index.done.floor)
-                fresh.fence, fresh.held = index.fence, index.held
-                self.subscriptions[name] = fresh
 
     def make_index(self, floor: int) -> Index:
         """A new index of the kind the queue's order needs."""
@@ -279,11 +292,19 @@ class Stripe:
         while marks and marks[-1][0] > floor:
             marks.pop()  # A new subscription still wants what all others were done with.
         if floor > (marks[-1][0] if marks else kept):
+            part_ms = self._mark_part_ms()
+            if marks and marks[-1][1] // part_ms == now_ms // part_ms:
+                marks.pop()  # Two of the same moment are one, a little later.
             marks.append((floor, now_ms))
         while marks and marks[0][1] + self.settings.keep_done_ms <= now_ms:
             kept = marks.popleft()[0]
         self._done_marks[name] = (kept, marks)
         return kept
+
+    def _mark_part_ms(self) -> int:
+        """How long one mark stands for: that bounds how many there are, whatever the load."""
+        coarser = max(1, len(self.subscriptions) * _MARK_PARTS // _MARKS_MAX)
+        return max(1, self.settings.keep_done_ms * coarser // _MARK_PARTS)
 
     def check_readable(self, offset: int) -> None:
         """Raise OffsetTrimmed when `offset` has been trimmed."""

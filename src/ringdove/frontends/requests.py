@@ -130,7 +130,7 @@ async def _redrive(broker: Broker, frame: Frame) -> Reply:
 
 
 def _info(info: QueueInfo) -> messages.WireInfo:
-    return messages.WireInfo(*info)
+    return messages.WireInfo(*info[:5])
 
 
 async def _create(broker: Broker, frame: Frame) -> Reply:

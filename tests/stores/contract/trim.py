@@ -7,9 +7,12 @@ from contextlib import suppress
 import pytest
 
 from ringdove import limits
+from ringdove.controllers.catalog import Catalog
+from ringdove.core.dedup import Appended, Segment
 from ringdove.core.settings import QueueSettings
-from ringdove.errors import ClientError, SettingsStale
+from ringdove.errors import ClientError, QueueNotFound, SettingsStale
 from ringdove.pending import run
+from ringdove.stores.base import Start
 from stores.driver import Driver, block, offsets_of
 
 
@@ -74,6 +77,35 @@ class TrimContract:
         driver.trim()
         assert driver.count(0, 1).base == 4
         assert driver.stats().tail == 5
+
+    @pytest.mark.parametrize(
+        ("fewer", "more"), [({"stripes": 1}, {"stripes": 2}), ({"priority": 0}, {"priority": 1})]
+    )
+    def test_offsets_go_on_where_a_queue_had_fewer_stripes_meanwhile(
+        self, driver: Driver, fewer: dict[str, int], more: dict[str, int]
+    ) -> None:
+        """I7: their messages' ids are known elsewhere, as positions and against repetition."""
+        settings = QueueSettings.make(durability=driver.durability, **more)
+        info = run(Catalog(driver.store).create("q", settings))
+        driver.stripe = info.stripes()[-1]
+        driver.count(0, 3)
+        assert driver.finish() == [b"0", b"1", b"2"]
+        run(Catalog(driver.store).change("q", fewer))
+        with pytest.raises(SettingsStale):
+            driver.append(Segment(block(b"late")), version=info.version)
+        run(Catalog(driver.store).subscribe("q", "new", Start("latest")))
+        info = run(Catalog(driver.store).change("q", more))
+        assert driver.stripe in info.stripes()
+        assert driver.append(Segment(block(b"3")), version=info.version) == [Appended(3)]
+        assert [sub[:3] for sub in driver.stats().subscriptions] == [
+            ("default", 3, 1),
+            ("new", 3, 1),
+        ]
+        run(driver.store.purge(driver.stripe))
+        run(Catalog(driver.store).change("q", fewer))
+        run(Catalog(driver.store).delete("q"))
+        with pytest.raises(QueueNotFound):
+            driver.stats()
 
     def test_retention_gives_up_what_nobody_took(self, driver: Driver) -> None:
         """I6."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import lmdb
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 _decode = msgspec.msgpack.Decoder(tuple[bytes, int, int]).decode
 
+#: What decoding a damaged record may raise.
+_DAMAGE = (msgspec.MsgspecError, UnicodeDecodeError)
+
 
 @contextmanager
 def reading(env: Environment) -> Iterator[Any]:
@@ -37,7 +40,7 @@ def reading(env: Environment) -> Iterator[Any]:
             yield txn
     except lmdb.Error as error:
         raise translated(error, env.path) from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except _DAMAGE as error:
         raise StoreCorrupted(
             f"A record in {env.path} is damaged: {error} Run 'ringdove fsck'."
         ) from error
@@ -101,9 +104,10 @@ def expired(env: Environment, after: str, now_ms: int) -> tuple[list[str], str]:
         for _ in range(limits.SWEEP_RECORDS_MAX):
             if not found:
                 return keys, ""
-            after = bytes(cursor.key()).decode()
-            if live(Record(after, *_decode(cursor.value())), now_ms) is None:
-                keys.append(after)
+            with suppress(*_DAMAGE):  # Nobody knows when that expires; the others do.
+                after = bytes(cursor.key()).decode()
+                if live(Record(after, *_decode(cursor.value())), now_ms) is None:
+                    keys.append(after)
             found = cursor.next()
     return keys, after
 

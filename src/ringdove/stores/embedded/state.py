@@ -92,6 +92,12 @@ class BlockCache:
         with self._lock:
             self._forget(key)
 
+    def remove_stripe(self, stripe: StripeId) -> None:
+        """Forget all blocks of a stripe: another of that name may have other ones there."""
+        with self._lock:
+            for key in [key for key in self._blocks if key[0] == stripe]:
+                self._forget(key)
+
     def _forget(self, key: tuple[StripeId, int]) -> None:
         block = self._blocks.pop(key, None)
         if block is not None:

@@ -31,32 +31,36 @@ from ringdove.stores.base import (
 )
 from ringdove.stores.embedded import records
 from ringdove.stores.embedded.append import Append
+from ringdove.stores.embedded.changes import (
+    Change,
+    claiming,
+    configuring,
+    subscribing,
+    unsubscribing,
+)
 from ringdove.stores.embedded.environment import Directory, Environment, maybe_find
 from ringdove.stores.embedded.readers import Readers
 from ringdove.stores.embedded.state import (
-    NUMBER,
     OFFSET,
     TAIL,
     BlockCache,
     StripeRecord,
     StripeState,
     SubscriptionRecord,
-    decode_subscription,
     encode,
     gone,
     load,
     under,
 )
 from ringdove.stores.embedded.sweep import Sweep, compact
-from ringdove.stores.embedded.writer import Barrier, Change, Writer
-from ringdove.stores.local import committable, hold, read_blocks, settle, start_offset, stripe_stats
+from ringdove.stores.embedded.writer import Barrier, Writer
+from ringdove.stores.local import committable, hold, read_blocks, settle, stripe_stats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringdove.core.block import Block
     from ringdove.core.dedup import Appended, Segment
-    from ringdove.core.index import Index
     from ringdove.core.settings import Durability, QueueSettings
     from ringdove.errors import ClientError
     from ringdove.pending import Pending
@@ -142,34 +146,27 @@ class EmbeddedStore(local.OneNode):
             return
         with self._lock:
             writer = self._writers.get(settings.durability) or self._open(settings.durability)
-        key, db = stripe.key(), writer.env.db
+        key = stripe.key()
         record = StripeRecord(settings.encode(), version, 1)
 
-        def edit(txn: Any) -> None:
+        def edit(txn: Any) -> bool:
+            if key in writer.graves:
+                return False  # What is left of an earlier one goes with this commit, or the next.
+            db = writer.env.db
             if txn.get(key, db=db["stripes"]) is None:
                 txn.put(key, encode(record), db=db["stripes"])
                 txn.put(key, TAIL.pack(0, 0, 0), db=db["tails"])
                 subscription = SubscriptionRecord(0, 0)
                 txn.put(key + DEFAULT_SUBSCRIPTION.encode(), encode(subscription), db=db["subs"])
+            return True
 
-        await writer.submit(partial(Change, edit, None))
+        while not await writer.submit(partial(Change, edit, None)):
+            continue
 
     async def configure(self, stripe: StripeId, settings: QueueSettings, version: int) -> None:
         """See StripeStore."""
         state = self._state(stripe)
-        before = state.stripe.settings, state.stripe.version
-        record = StripeRecord(settings.encode(), version, state.stripe.epoch)
-
-        def edit(txn: Any) -> None:
-            state.check(0).configure(settings, version)
-            state.expire_due_ms = 0
-            txn.put(state.key, encode(record), db=state.env.db["stripes"])
-
-        def undo() -> None:
-            state.stripe.version = 0
-            state.stripe.configure(*before)
-
-        await self._submit(state, partial(Change, edit, undo))
+        await self._submit(state, configuring(state, settings, version))
         state.announce()  # Whoever waits must learn of the new settings.
 
     async def delete(self, stripe: StripeId) -> None:
@@ -180,27 +177,36 @@ class EmbeddedStore(local.OneNode):
         writer = self._writer(state)
 
         def edit(txn: Any) -> None:
+            if state.deleted:
+                return
             db = state.env.db
             txn.delete(state.key, db=db["stripes"])
             txn.delete(state.key, db=db["tails"])
             for name in state.numbers:
                 txn.delete(state.key + name.encode(), db=db["subs"])
             txn.put(state.key, b"", db=db["graves"])
+            # It stays known until the commit is done: others would load it once more, and use it.
             state.deleted = True
-            self._states.pop(stripe, None)
-            self._evicted.pop(stripe, None)
+            deleted.append(state.key)
             writer.graves.insert(0, state.key)
 
         def undo() -> None:
-            state.deleted = False
-            self._states[stripe] = state
-            writer.graves.remove(state.key)
+            while deleted:
+                state.deleted = False
+                writer.graves.remove(deleted.pop())
 
-        await self._submit(state, partial(Change, edit, undo))
-        # Whoever looked before the commit may have loaded it once more.
-        for dead in filter(None, (state, self._states.pop(stripe, None))):
-            dead.deleted = True
-            dead.announce()
+        def publish() -> None:
+            with self._lock:
+                if self._states.get(stripe) is state:
+                    del self._states[stripe]
+                if self._evicted.get(stripe) is state:
+                    del self._evicted[stripe]
+            if state.stripe.tail:
+                self._cache.remove_stripe(stripe)
+            state.announce()
+
+        deleted: list[bytes] = []
+        await self._submit(state, partial(Change, edit, undo, publish=publish))
 
     async def append(
         self, stripe: StripeId, segments: Sequence[Segment], version: int
@@ -356,73 +362,25 @@ class EmbeddedStore(local.OneNode):
 
     async def subscribe(self, stripe: StripeId, subscription: str, start: Start) -> int:
         """See StripeStore."""
-        state = self._state(stripe)
-        db = state.env.db
-
         check_name(subscription, "subscription")
-
-        def edit(txn: Any) -> int:
-            state.check(0)
-            known = txn.get(state.key + subscription.encode(), db=db["subs"])
-            if known is not None:
-                return decode_subscription(known).floor
-            index = state.stripe.subscribe(subscription, start_offset(state.stripe, state, start))
-            number = min(set(range(len(state.numbers) + 1)) - set(state.numbers.values()))
-            state.numbers[subscription] = number
-            record = SubscriptionRecord(number, index.done.floor)
-            txn.put(state.key + subscription.encode(), encode(record), db=db["subs"])
-            return index.done.floor
-
-        def undo() -> None:
-            state.stripe.subscriptions.pop(subscription, None)
-            state.numbers.pop(subscription, None)
-
-        offset: int = await self._submit(state, partial(Change, edit, undo))
+        state = self._state(stripe)
+        offset: int = await self._submit(state, subscribing(state, subscription, start))
         state.announce()
         return offset
 
     async def unsubscribe(self, stripe: StripeId, subscription: str) -> None:
         """See StripeStore."""
         state = self._state(stripe)
-        removed: list[tuple[Index, int]] = []
-
-        def edit(txn: Any) -> None:
-            index = state.stripe.subscriptions.pop(subscription, None)
-            if index is None:
-                return
-            number = state.numbers.pop(subscription)
-            removed.append((index, number))
-            txn.delete(state.key + subscription.encode(), db=state.env.db["subs"])
-            prefix = state.key + NUMBER.pack(number)
-            for name in ("done", "leases"):
-                for key in [key for key, _ in under(txn, state.env.db[name], prefix)]:
-                    txn.delete(key, db=state.env.db[name])
-
-        def undo() -> None:
-            for index, number in removed:
-                state.stripe.subscriptions[subscription] = index
-                state.numbers[subscription] = number
-
-        await self._submit(state, partial(Change, edit, undo))
+        await self._submit(state, unsubscribing(state, subscription))
 
     async def claim(
         self, stripe: StripeId, subscription: str, owner: bytes, lease_ms: int
     ) -> Claimed:
         """See StripeStore."""
         state = self._state(stripe)
-
-        def edit(txn: Any) -> Claimed:
-            now_ms = self.clock.now_ms()
-            claimed = Claimed(*state.check(0).claim(subscription, owner, lease_ms, now_ms))
-            key = state.key + subscription.encode()
-            record = decode_subscription(txn.get(key, db=state.env.db["subs"]))
-            txn.put(key, encode(record._replace(fence=claimed.fence)), db=state.env.db["subs"])
-            return claimed
-
-        def undo() -> None:
-            state.stripe.subscriptions[subscription].held = None
-
-        claimed: Claimed = await self._submit(state, partial(Change, edit, undo))
+        claimed: Claimed = await self._submit(
+            state, claiming(state, subscription, owner, lease_ms, self.clock.now_ms)
+        )
         return claimed
 
     async def hold(self, stripe: StripeId, subscription: str, fence: int, lease_ms: int) -> None:
@@ -536,7 +494,9 @@ class EmbeddedStore(local.OneNode):
 
     def _state(self, stripe: StripeId) -> StripeState:
         self._refuse_closed()
-        state = self._states.get(stripe) or self._maybe_state(stripe)
+        state = self._states.get(stripe)
+        if state is None or state.deleted:
+            state = self._maybe_state(stripe)
         if state is None:
             raise gone(stripe)
         return state
@@ -550,9 +510,9 @@ class EmbeddedStore(local.OneNode):
     def _maybe_state(self, stripe: StripeId) -> StripeState | None:
         with self._lock:
             state = self._states.get(stripe) or self._evicted.get(stripe)
-            if state is not None and not state.deleted:
+            if state is not None:
                 self._states[stripe] = state
-                return state
+                return None if state.deleted else state
             for writer in self._writers.values():
                 state = load(stripe, writer.env, self._cache, self._random)
                 if state is not None:

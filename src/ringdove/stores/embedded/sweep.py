@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ringdove import limits
+from ringdove.errors import StoreCorrupted
 from ringdove.stores.base import StripeId
 from ringdove.stores.embedded import records
-from ringdove.stores.embedded.writer import Change
+from ringdove.stores.embedded.changes import Change
 
 if TYPE_CHECKING:
     import threading
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from ringdove.stores.embedded.environment import Directory
     from ringdove.stores.embedded.state import StripeState
     from ringdove.stores.embedded.writer import Writer
+
+_log = logging.getLogger(__name__)
 
 
 class Sweep:
@@ -36,12 +40,17 @@ class Sweep:
         #: How far it has come among the stripes and records.
         self._stripe = b""
         self._record = ""
+        self._rounds = 0
 
     def run(self) -> None:
         """Visit every loaded stripe, some that are not, and some records."""
         writer = self._writer
         now_ms = writer.clock.now_ms()
         with self._lock:
+            if self._rounds % limits.SWEEPS_PER_READER_CHECK == 0:
+                # A backup or fsck that was killed would keep all pages from being used again.
+                writer.env.lmdb.reader_check()
+            self._rounds += 1
             self._load_some()
             for state in self._states.values():
                 if state.env is writer.env and not state.deleted:
@@ -64,8 +73,12 @@ class Sweep:
                 if not found:
                     self._stripe = b""
                     return
-                self._load(StripeId.from_key(cursor.key()))
-                self._stripe = bytes(cursor.key()) + b"\0"
+                key = bytes(cursor.key())
+                self._stripe = key + b"\0"
+                try:
+                    self._load(StripeId.from_key(key))
+                except StoreCorrupted as error:
+                    _log.warning("Retention passes over what is damaged in %s: %s", env.path, error)
                 found = cursor.next()
 
 

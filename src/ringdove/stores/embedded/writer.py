@@ -30,10 +30,17 @@ from typing import TYPE_CHECKING, Any
 import lmdb
 
 from ringdove import limits
-from ringdove.errors import ConnectionClosed, RingdoveError, StoreFull, StoreUnavailable
+from ringdove.errors import (
+    ConnectionClosed,
+    QueueFull,
+    RingdoveError,
+    StoreFull,
+    StoreUnavailable,
+)
 from ringdove.pending import Pending
 from ringdove.stores.base import STRIPE_KEY_BYTES
 from ringdove.stores.embedded.append import Append, apply_append
+from ringdove.stores.embedded.changes import Change
 from ringdove.stores.embedded.environment import translated
 from ringdove.stores.embedded.shipping import Parcel, RecordingTxn
 from ringdove.stores.embedded.state import (
@@ -58,23 +65,6 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
-
-
-class Change:
-    """A rare operation that edits the databases itself, such as creating a stripe."""
-
-    __slots__ = ("edit", "pending", "result", "undo")
-
-    def __init__(
-        self, edit: Callable[[Any], Any], undo: Callable[[], None] | None, pending: Pending[Any]
-    ) -> None:
-        #: Runs in the transaction, under the store's lock. May raise a RingdoveError before it has
-        #: written anything.
-        self.edit = edit
-        #: Takes back what `edit` did to memory, if the commit fails.
-        self.undo = undo
-        self.pending = pending
-        self.result: Any = None
 
 
 class Barrier:
@@ -194,15 +184,19 @@ class Writer:
         Waking a thread and being woken costs more than a short commit does. One that waits for a
         standby is not short.
         """
-        if inline and self._is_short() and self._turn.acquire(blocking=False):
-            try:
-                self._commit_queue()
-            finally:
-                self._turn.release()
-        if self._queue:
-            self._wake.set()
+        try:
+            if inline and self._turn.acquire(blocking=False):
+                try:
+                    if self._is_short():
+                        self._commit_queue()
+                finally:
+                    self._turn.release()
+        finally:
+            if self._queue:
+                self._wake.set()
 
     def _is_short(self) -> bool:
+        """Whether a commit would be; asked only by the leader, as others take from the queue."""
         if self.shipping is not None:
             return False
         if self._commit_s > limits.INLINE_COMMIT_S_MAX:
@@ -238,9 +232,7 @@ class Writer:
             self._wake.clear()
             if self._queue or self.dirty or self.graves:
                 idle_rounds = 0
-                with self._turn:
-                    committed = self._commit_queue()
-                if not committed and not woken:
+                if not self._commit_or_log() and not woken:
                     time.sleep(_RETRY_S)
             else:
                 idle_rounds += 1
@@ -252,16 +244,32 @@ class Writer:
                 except Exception:  # noqa: BLE001  the writer must go on
                     _log.exception("Looking for what may go from %s failed.", self.env.path)
 
+    def _commit_or_log(self) -> bool:
+        """Commit in the writer thread, which must go on whatever happens."""
+        try:
+            with self._turn:
+                committed = self._commit_queue()
+        except Exception:  # noqa: BLE001  the next round tries again
+            _log.exception("A commit to %s came to no end.", self.env.path)
+            return False
+        if self._queue:
+            self._wake.set()  # Not all of it went into one commit.
+        return committed
+
     def _commit_queue(self) -> bool:
         """Commit what is queued, up to a limit; False when the disk said no."""
         self._finish_interrupted()
         operations: list[Operation] = []
         nbytes = 0
-        while len(operations) < len(self._queue) and nbytes < limits.COMMIT_BYTES_MAX:
-            operation = self._queue[len(operations)]
+        for position in range(len(self._queue)):
+            operation = self._queue[position]
+            if operation.pending.done:
+                continue  # It overtook one that the commit before has left.
             operations.append(operation)
             if isinstance(operation, Append):
                 nbytes += operation.nbytes
+                if nbytes >= limits.COMMIT_BYTES_MAX:
+                    break
         if not operations and not self.dirty and not self.graves:
             return True
         error = self._commit(operations)
@@ -387,6 +395,9 @@ class GroupCommit:
         self._changes: list[tuple[StripeState, str, Index, IndexChanges]] = []
         self._touched: set[StripeState] = set()
         self._applied: list[Change] = []
+        #: Appends left to the next commit, and the stripes where nothing may overtake them.
+        self._left: set[Operation] = set()
+        self._crowded: set[StripeState] = set()
         self._refused: list[tuple[Operation, RingdoveError]] = []
         self._buried: set[bytes] = set()
 
@@ -395,13 +406,14 @@ class GroupCommit:
         for operation in self._operations:
             try:
                 if isinstance(operation, Append):
-                    growth = self._growth_of(operation.state)
-                    apply_append(operation, growth, txn, self._db, self._now_ms)
+                    self._apply_append(operation, txn)
                 elif isinstance(operation, Change):
-                    operation.result = operation.edit(txn)
                     self._applied.append(operation)
+                    operation.result = operation.edit(txn)
             except RingdoveError as refusal:
                 self._refused.append((operation, refusal))
+                if isinstance(operation, Change):
+                    self._applied.pop()
         self._touched, self._writer.dirty = self._writer.dirty, set()
         for state in self._touched | self._growth.keys():
             if state.deleted:
@@ -415,6 +427,19 @@ class GroupCommit:
                 self._growth_of(state).trim_offset = trim_offset
                 # From here on nobody may look below: the commit is about to remove it.
                 state.stripe.head = max(state.stripe.head, trim_offset)
+
+    def _apply_append(self, append: Append, txn: Any) -> None:
+        """Append, or leave it to the next commit: only what is stored by then can be dropped."""
+        state, growth = append.state, self._growth_of(append.state)
+        try:
+            if state not in self._crowded:
+                apply_append(append, growth, txn, self._db, self._now_ms)
+                return
+        except QueueFull:
+            if state.stripe.settings.when_full != "drop-oldest" or not growth.nbytes:
+                raise
+            self._crowded.add(state)
+        self._left.add(append)
 
     def write(self, txn: Any) -> None:
         """Put what was decided into the transaction, without the lock."""
@@ -440,18 +465,10 @@ class GroupCommit:
         with writer.lock:
             writer.graves = [key for key in writer.graves if key not in self._buried]
             for state, growth in self._growth.items():
-                stripe = state.stripe
-                for block in growth.blocks:
-                    stripe.note_appended(block)
-                stripe.nbytes += growth.nbytes
-                growth.nbytes = 0
-                if growth.trim_offset:
-                    state.log_head, state.head_end = growth.head, growth.head_end
-                    stripe.head = growth.head
-                if growth.trim_left:
-                    writer.dirty.add(state)
-                for block in growth.blocks:
-                    writer.cache.add(state.id, block)
+                if not state.deleted:
+                    self._show(state, growth)
+        for change in self._applied:
+            change.publish()
         for state, growth in self._growth.items():
             if growth.blocks:
                 state.announce()
@@ -459,8 +476,22 @@ class GroupCommit:
             if not operation.pending.done:
                 operation.pending.fail(refusal)
         for operation in self._operations:
-            if not operation.pending.done:
+            if not operation.pending.done and operation not in self._left:
                 self._answer(operation)
+
+    def _show(self, state: StripeState, growth: Growth) -> None:
+        stripe, writer = state.stripe, self._writer
+        for block in growth.blocks:
+            stripe.note_appended(block)
+        stripe.nbytes += growth.nbytes
+        growth.nbytes = 0
+        if growth.trim_offset:
+            state.log_head, state.head_end = growth.head, growth.head_end
+            stripe.head = growth.head
+        if growth.trim_left:
+            writer.dirty.add(state)
+        for block in growth.blocks:
+            writer.cache.add(state.id, block)
 
     def _answer(self, operation: Operation) -> None:
         if isinstance(operation, Append):
@@ -473,14 +504,18 @@ class GroupCommit:
 
     def put_back(self) -> None:
         """Nothing was written: have the next commit try the index changes again."""
-        with self._writer.lock:
+        writer = self._writer
+        with writer.lock:
             while self._applied:
                 undo = self._applied.pop().undo
-                if undo is not None:
-                    undo()
+                try:
+                    if undo is not None:
+                        undo()
+                except Exception:  # noqa: BLE001  the others must be taken back all the same
+                    _log.exception("A failed change of %s was not taken back.", writer.env.path)
             for _, _, index, changes in self._changes:
                 index.put_back(changes)
-            self._writer.dirty |= self._touched | {state for state, _, _, _ in self._changes}
+            writer.dirty |= self._touched | {state for state, _, _, _ in self._changes}
 
     def _growth_of(self, state: StripeState) -> Growth:
         growth = self._growth.get(state)
