@@ -10,8 +10,10 @@ from pyspark.errors import PySparkException
 
 from ringdove import limits
 from ringdove.core.block import key_hash
+from ringdove.errors import LimitExceeded
 from ringdove.spark.options import Options
-from ringdove.spark.writing import BATCH_PROPERTY, QUERY_PROPERTY, BatchWriter
+from ringdove.spark.packing import Packer, prepare
+from ringdove.spark.writing import BATCH_PROPERTY, QUERY_PROPERTY, BatchWriter, Claim
 
 
 @pytest.fixture
@@ -25,6 +27,25 @@ def name(rd, request):
 def write(server, frame, queue, **options):
     given = {"url": server.url, "queue": queue, **options}
     frame.write.format("ringdove").options(**given).mode("append").save()
+
+
+class Task(BatchWriter):
+    """What one task of a job does, without Spark."""
+
+    def __init__(self, server, queue, partition=0, batch=0, **options):
+        super().__init__(Options.read({"url": server.url, "queue": queue, **options}))
+        self._claim = Claim("job", partition, batch)
+
+    def claim(self):
+        return self._claim
+
+    def run(self, *bodies):
+        """Write a batch of rows for each list of bodies."""
+        return self.write(iter([rows_of(own) for own in bodies]))
+
+
+def rows_of(bodies):
+    return pa.RecordBatch.from_pydict({"body": pa.array(bodies, pa.binary())})
 
 
 def stored(queue):
@@ -151,6 +172,19 @@ def test_a_task_writes_so_much_in_one_step_and_more_in_several(spark, server, rd
     for _ in range(2):
         write(server, frame, name, split="true", producer="job")
     assert Counter(int(m.body.partition(b":")[0]) for m in stored(queue)) == Counter(range(many))
+
+
+def test_a_task_that_is_too_large_only_with_its_last_block_stores_nothing(server, rd, name):
+    queue = rd.create_queue(name)
+    packer = Packer("none", 0)
+    packer.add(prepare(rows_of([b"x" * 100] * limits.BLOCK_MESSAGES_TARGET)))
+    full, rest = divmod(limits.BLOCK_BYTES_MAX, packer.nbytes)
+    rows = rest * limits.BLOCK_MESSAGES_TARGET // packer.nbytes + 100
+    assert rows < limits.BLOCK_MESSAGES_TARGET  # No block, until the task ends.
+    batches = [[b"x" * 100] * limits.BLOCK_MESSAGES_TARGET] * full
+    with pytest.raises(LimitExceeded, match="more than 64 MB for one stripe"):
+        Task(server, name).run(*batches, [b"x" * 100] * rows)
+    assert queue.stats().messages == 0
 
 
 def test_a_full_queue_fails_the_job_and_says_so(spark, server, rd, name):

@@ -192,18 +192,12 @@ class _Place:
         self._packer.add(batch)
         if self._split and self._packer.nbytes >= _STEP_BYTES:
             self._send(self._numbered(self._packer.take()))
-        elif self._packer.nbytes > limits.BLOCK_BYTES_MAX:
-            raise LimitExceeded(
-                f"A task has more than {limits.BLOCK_BYTES_MAX >> 20} MB for one stripe of queue "
-                f"{self._info.name!r}, and writes in one step: use more partitions "
-                "(df.repartition(n)) or smaller batches (rowsPerTrigger of the source), or say "
-                ".option('split', 'true') if a task that is tried again has the same rows in the "
-                "same order."
-            )
+        self._check_size()
 
     def finish(self) -> None:
         """Send what is left, and wait until all is stored."""
         self._packer.finish()
+        self._check_size()
         blocks = self._packer.take()
         if blocks:
             *others, last = blocks
@@ -213,6 +207,17 @@ class _Place:
             )
             self._send([*self._numbered(others), segment])
         self._settle()
+
+    def _check_size(self) -> None:
+        """Refuse what would go in several steps, and so might be stored in part."""
+        if not self._split and self._packer.nbytes > limits.BLOCK_BYTES_MAX:
+            raise LimitExceeded(
+                f"A task has more than {limits.BLOCK_BYTES_MAX >> 20} MB for one stripe of queue "
+                f"{self._info.name!r}, and writes in one step: use more partitions "
+                "(df.repartition(n)) or smaller batches (rowsPerTrigger of the source), or say "
+                ".option('split', 'true') if a task that is tried again has the same rows in the "
+                "same order."
+            )
 
     def _numbered(self, blocks: list[Block]) -> list[Segment]:
         """Segments that are not the last."""
