@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 
 from ringdove import limits
 from ringdove.core.block import key_hash
-from ringdove.errors import LimitExceeded
+from ringdove.errors import LimitExceeded, SequenceRefused
 from ringdove.spark.options import Options
 from ringdove.spark.packing import Packer, prepare
 from ringdove.spark.writing import BATCH_PROPERTY, QUERY_PROPERTY, BatchWriter, Claim
@@ -158,6 +158,36 @@ def test_rows_that_are_spread_differently_are_not_lost_in_silence(spark, server,
     other = spark.range(0, rows, numPartitions=1).selectExpr("cast(id as string) as body")
     with pytest.raises(PySparkException, match="spread differently over partitions"):
         write(server, other, name, producer="job")
+
+
+def test_twice_as_many_rows_are_another_number_of_rows(server, rd, name):
+    queue = rd.create_queue(name)
+    rows = [b"x"] * (1 << 15)
+    assert Task(server, name).run(rows).duplicates == 0
+    assert Task(server, name).run(rows).duplicates == len(rows)
+    with pytest.raises(SequenceRefused, match="spread differently over partitions"):
+        Task(server, name).run(rows, rows)
+    assert queue.stats().messages == len(rows)
+
+
+@pytest.mark.parametrize("order", ["loose", "key"])
+def test_a_batch_that_comes_after_later_ones_is_told_apart(server, rd, name, order):
+    queue = rd.create_queue(name, order=order, stripes=2)
+    rows = pa.RecordBatch.from_pydict({"body": [b"a", b"b"], "key": [b"k", b"k"]})
+    for batch in (7, 8):
+        Task(server, name, batch=batch, compression="zstd").write(iter([rows]))
+    for batch in (5, 7):
+        with pytest.raises(SequenceRefused, match=f"Batch {batch} is older than batch 8, the last"):
+            Task(server, name, batch=batch, compression="zstd").write(iter([rows]))
+    assert queue.stats().messages == 4
+
+
+def test_the_longest_name_of_a_producer_and_the_last_batch_are_taken(server, rd, name):
+    rd.create_queue(name, stripes=256)
+    task = Task(server, name, partition=10**7 + 3, batch=2**31 - 1)
+    task._claim = task._claim._replace(producer="p" * 48)
+    assert task.run([b"x"]).duplicates == 0
+    assert task.run([b"x"]).duplicates == 1
 
 
 def test_a_task_writes_so_much_in_one_step_and_more_in_several(spark, server, rd, name):

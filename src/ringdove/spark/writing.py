@@ -34,6 +34,7 @@ from ringdove.errors import (
 from ringdove.pending import Started, run
 from ringdove.pending import start as start_work
 from ringdove.spark.links import linked
+from ringdove.spark.options import BATCHES_MAX
 from ringdove.spark.packing import Packer, by_stripe, has_keys, prepare
 
 if TYPE_CHECKING:
@@ -50,8 +51,12 @@ if TYPE_CHECKING:
 
 #: Sequence numbers of one batch. Segments take one each from the first half; the last one begins in
 #: the second half, at a number that tells how many rows there were, and uses up all the rest.
-_NUMBERS = 1 << 16
+_NUMBERS = limits.OFFSET_MAX // BATCHES_MAX
 _LAST = _NUMBERS // 2
+
+#: Numbers of rows are told apart up to here, and beyond unless they differ by a multiple of it: a
+#: prime, so that twice or a power of two as many rows are no such multiple.
+_ROWS = _LAST - 9
 
 #: Bytes of a step, where a task may write in several.
 _STEP_BYTES = 8 * limits.BLOCK_BYTES_TARGET
@@ -201,7 +206,7 @@ class _Place:
         blocks = self._packer.take()
         if blocks:
             *others, last = blocks
-            number = _LAST + self.rows % _LAST
+            number = _LAST + self.rows % _ROWS
             segment = Segment(
                 last, self._producer, self._first + number, _NUMBERS - number, gaps=True
             )
@@ -257,15 +262,32 @@ class _Place:
 
     def _compare(self, segment: Segment, answer: Appended) -> None:
         """An earlier attempt at this must have had as many rows."""
-        if segment.span > 1 and answer.base < 0:
+        if segment.span == 1 or answer.base >= 0:
+            return
+        batch, last = self._first // _NUMBERS, (self._expected(segment) - 1) // _NUMBERS
+        if batch < last:
             raise SequenceRefused(
-                f"An earlier attempt at batch {self._first // _NUMBERS} has stored another number "
-                f"of rows than {self.rows} for the same partition of queue {self._info.name!r}: "
-                "the rows of a batch were spread differently over partitions when it was run "
-                "again, so some may be missing. Run it with the same number of partitions as the "
-                "first time, or begin with a new checkpoint and let readers drop duplicates.",
+                f"Batch {batch} is older than batch {last}, the last one that producer "
+                f"{self._producer.decode()!r} has stored in queue {self._info.name!r}: it was "
+                "stored before that one, or left out. Nothing was stored now. Count batches "
+                "upwards, or write this one as another producer.",
                 segment.sequence,
             )
+        raise SequenceRefused(
+            f"An earlier attempt at batch {batch} has stored another number "
+            f"of rows than {self.rows} for the same partition of queue {self._info.name!r}: "
+            "the rows of a batch were spread differently over partitions when it was run "
+            "again, so some may be missing. Run it with the same number of partitions as the "
+            "first time, or begin with a new checkpoint and let readers drop duplicates.",
+            segment.sequence,
+        )
+
+    def _expected(self, segment: Segment) -> int:
+        """The number that the stripe expects next: it tells when it refuses one far ahead."""
+        ahead = Segment(segment.block.slice(0, 1), self._producer, limits.OFFSET_MAX - 1)
+        parcel = Parcel(self._number, 0, [ahead])
+        _, [answer] = run(self._backend.deliver(self._info.name, self._info.version, parcel))
+        return answer.expected if isinstance(answer, SequenceRefused) else limits.OFFSET_MAX
 
 
 def _name(claim: Claim, number: int, stripes: int) -> bytes:
