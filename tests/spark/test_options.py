@@ -44,7 +44,7 @@ def test_names_come_in_any_case_and_sparks_own_are_left_alone():
         ({"queue": "q", "producer": "p" * 49}, "1 to 48 bytes"),
         ({"queue": "q", "producer": ""}, "1 to 48 bytes"),
         ({"queue": "q", "trimmed": "maybe"}, "one of fail, skip"),
-        ({"queue": "q", "split": "1"}, "one of false, true"),
+        ({"queue": "q", "split": "1"}, "one of false, true, sorted"),
         ({"queue": "q", "compression": "rar"}, "one of none"),
         ({"queue": "q", "columns": "body,size"}, "no column 'size'"),
         ({"queue": "q", "start": "yesterday"}, "'start' is 'yesterday'"),

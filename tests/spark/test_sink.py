@@ -1,6 +1,7 @@
 """The sink (S1): rows become messages, and none twice however often a task or batch is tried."""
 
 import os
+import random
 from collections import Counter
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from pyspark.errors import PySparkException
 from ringdove import limits
 from ringdove.core.block import key_hash
 from ringdove.errors import LimitExceeded, SequenceRefused
+from ringdove.spark import writing
 from ringdove.spark.options import Options
 from ringdove.spark.packing import Packer, prepare
 from ringdove.spark.writing import BATCH_PROPERTY, QUERY_PROPERTY, BatchWriter, Claim
@@ -215,6 +217,33 @@ def test_a_task_that_is_too_large_only_with_its_last_block_stores_nothing(server
     with pytest.raises(LimitExceeded, match="more than 64 MB for one stripe"):
         Task(server, name).run(*batches, [b"x" * 100] * rows)
     assert queue.stats().messages == 0
+
+
+def test_a_large_task_whose_rows_come_in_another_order_stores_each_once(
+    server, rd, name, monkeypatch
+):
+    """It is killed between two steps; a shuffle hands its rows over anew, and differently cut."""
+    queue = rd.create_queue(name)
+    monkeypatch.setattr(writing, "_STEP_BYTES", limits.BLOCK_BYTES_TARGET)
+    rows = [b"%06d" % n + b"x" * 200 for n in range(40_000)]
+    step = writing._Place._send
+    steps = []
+
+    def dies(place, segments):
+        if len(steps) == 2:
+            place._settle()
+            raise RuntimeError("the executor is killed here")
+        steps.append(len(segments))
+        step(place, segments)
+
+    monkeypatch.setattr(writing._Place, "_send", dies)
+    with pytest.raises(RuntimeError):
+        Task(server, name, split="sorted").run(rows[:30_000], rows[30_000:])
+    monkeypatch.setattr(writing._Place, "_send", step)
+    assert 0 < queue.stats().messages < len(rows)
+    random.Random(1).shuffle(rows)
+    Task(server, name, split="sorted").run(rows[:7], rows[7:25_000], rows[25_000:])
+    assert Counter(m.body for m in stored(queue)) == Counter(rows)
 
 
 def test_a_full_queue_fails_the_job_and_says_so(spark, server, rd, name):

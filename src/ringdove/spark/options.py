@@ -68,8 +68,9 @@ class Options(NamedTuple):
     #: Who writes, and which of its batches this is, where somebody else than Spark knows it.
     producer: str | None = None
     batch: int = 0
-    #: Whether a task may write more than goes in one step.
+    #: Whether a task may write more than goes in one step, and has its rows sorted for that.
     split: bool = False
+    split_sorted: bool = False
     compression: str = "none"
 
     @classmethod
@@ -93,6 +94,7 @@ class Options(NamedTuple):
             found.get("tlsCert"),
             found.get("tlsKey"),
         )
+        split = _choice(found, "split", ("false", "true", "sorted"))
         return cls(
             place,
             queue,
@@ -105,7 +107,8 @@ class Options(NamedTuple):
             _count(found, "rowsPerPartition") or ROWS_PER_PARTITION,
             _producer(found),
             _count(found, "batch", least=0, most=BATCHES_MAX - 1) or 0,
-            _choice(found, "split", ("false", "true")) == "true",
+            split != "false",
+            split == "sorted",
             _choice(found, "compression", tuple(CODEC_NUMBERS)),
         )
 

@@ -35,7 +35,7 @@ from ringdove.pending import Started, run
 from ringdove.pending import start as start_work
 from ringdove.spark.links import linked
 from ringdove.spark.options import BATCHES_MAX
-from ringdove.spark.packing import Packer, by_stripe, has_keys, prepare
+from ringdove.spark.packing import Packer, by_stripe, has_keys, in_order, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -188,12 +188,20 @@ class _Place:
         self._first = claim.batch * _NUMBERS
         self._taken = 0
         self._split = options.split
+        self._sorted = options.split_sorted
+        self._held: list[pa.RecordBatch] = []
         self._packer = Packer(options.compression, time.time_ns() // 1_000_000)
         self._sending: tuple[Parcel, Started[Delivered]] | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take rows; they are sent at the end, unless a task may write in several steps."""
         self.rows += batch.num_rows
+        if self._sorted:
+            self._held.append(batch)
+        else:
+            self._pack(batch)
+
+    def _pack(self, batch: pa.RecordBatch) -> None:
         self._packer.add(batch)
         if self._split and self._packer.nbytes >= _STEP_BYTES:
             self._send(self._numbered(self._packer.take()))
@@ -201,6 +209,8 @@ class _Place:
 
     def finish(self) -> None:
         """Send what is left, and wait until all is stored."""
+        for batch in in_order(self._held):
+            self._pack(batch)
         self._packer.finish()
         self._check_size()
         blocks = self._packer.take()
@@ -220,8 +230,8 @@ class _Place:
                 f"A task has more than {limits.BLOCK_BYTES_MAX >> 20} MB for one stripe of queue "
                 f"{self._info.name!r}, and writes in one step: use more partitions "
                 "(df.repartition(n)) or smaller batches (rowsPerTrigger of the source), or say "
-                ".option('split', 'true') if a task that is tried again has the same rows in the "
-                "same order."
+                ".option('split', 'sorted') if a task that is tried again has the same rows, "
+                "'true' if it also has them in the same order."
             )
 
     def _numbered(self, blocks: list[Block]) -> list[Segment]:
