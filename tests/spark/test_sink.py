@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 
 from ringdove import limits
 from ringdove.core.block import key_hash
+from ringdove.core.dedup import JOB_MARK
 from ringdove.errors import LimitExceeded, SequenceRefused
 from ringdove.spark import writing
 from ringdove.spark.options import Options
@@ -150,6 +151,15 @@ def test_a_named_batch_is_written_once(spark, server, rd, name):
     for batch in ("0", "0", "1", "1"):
         write(server, frame, name, producer="nightly", batch=batch)
     assert Counter(Counter(int(m.body) for m in stored(queue)).values()) == {2: 100}
+
+
+def test_only_jobs_that_nobody_named_are_forgotten_sooner(server, rd, name):
+    rd.create_queue(name)
+    given = {"url": server.url, "queue": name}
+    producers = [BatchWriter(Options.read(given))._producer.encode() for _ in range(2)]
+    assert [producer.startswith(JOB_MARK) for producer in producers] == [True, True]
+    assert producers[0] != producers[1]
+    assert BatchWriter(Options.read({**given, "producer": "job"}))._producer == "job"
 
 
 @pytest.mark.parametrize("rows", [40, 160])

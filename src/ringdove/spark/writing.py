@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 from ringdove import limits
 from ringdove.controllers.sending import Parcel
 from ringdove.core.block import key_hash
-from ringdove.core.dedup import Segment
+from ringdove.core.dedup import JOB_MARK, Segment
 from ringdove.errors import (
     InvalidArgument,
     LimitExceeded,
@@ -115,7 +115,8 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        self._producer = options.producer or uuid.uuid4().hex
+        # Nobody will write as this producer again when the job is done.
+        self._producer = options.producer or JOB_MARK.decode() + uuid.uuid4().hex
 
     def claim(self) -> Claim:
         """See _Sink."""
