@@ -84,6 +84,13 @@ LEASES_MAX = 1_000_000
 #: Offsets stay below 2^53, so that every language and JSON carries them exactly.
 OFFSET_MAX = 2**53
 
+#: Milliseconds for which a full stripe remembers a producer of one job's messages: a task that is
+#: tried again comes sooner. Others are remembered for as long as the queue keeps messages.
+JOB_PRODUCER_MS = 3600 * 1000
+
+#: Milliseconds after which a full stripe looks again for producers to forget, if none was due.
+PRODUCERS_LOOK_MS = 60_000
+
 #: Producers whose sequence a stripe remembers for exactly-once delivery.
 PRODUCERS_MAX = 100_000
 

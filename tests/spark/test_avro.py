@@ -59,6 +59,8 @@ def test_a_body_that_goes_on_is_refused():
     ("kind", "body", "reason"),
     [
         ("long", b"\xff" * 20, "more than ten bytes"),
+        ("long", b"\xff" * 9 + b"\x02", "more than 64 bits"),
+        ("int", number(1 << 31), "more than 32 bits"),
         ("string", number(-5), "ends after"),
         ("string", number(2) + b"\xff\xff", "decode"),
         (["null", "int"], number(2), "choice 2 of 2"),
@@ -73,6 +75,13 @@ def test_what_cannot_be_is_refused(kind, body, reason):
     schema = {"type": "record", "name": "R", "fields": [{"name": "f", "type": kind}]}
     with pytest.raises(AvroInvalid, match=reason):
         decode(json.dumps(schema), body)
+
+
+@pytest.mark.parametrize(("kind", "bits"), [("int", 32), ("long", 64)])
+def test_whole_numbers_have_so_many_bits(kind, bits):
+    schema = {"type": "record", "name": "R", "fields": [{"name": "f", "type": kind}]}
+    for value in (2 ** (bits - 1) - 1, -(2 ** (bits - 1))):
+        assert decode(json.dumps(schema), number(value)) == {"f": value}
 
 
 def test_a_record_may_contain_itself():

@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 import pytest
 import yaml
 
+import ringdove
 from cli.shell import Shell
 from ringdove.cli import EXIT_REFUSED
 from ringdove.errors import InvalidArgument
-from ringdove.spark.pipeline.project import Project
+from ringdove.spark.pipeline.project import Project, make_queues
 from ringdove.spark.pipeline.sample import make_samples
 from ringdove.spark.pipeline.schema import make_schema, parse_ddl, read_schema
 
@@ -125,3 +126,20 @@ def test_samples_have_something_of_everything():
     assert min(counts) > 0
     assert (messages, counts) == make_samples(3_000, end)
     assert messages != make_samples(3_000, end, seed=8)[0]
+
+
+def test_dead_letters_may_be_as_large_as_messages(shell, tmp_path):
+    shell("pipeline", "init", "meters", "--queue", "power")
+    project = Project.open(tmp_path / "meters")
+    with ringdove.connect("memory:") as rd:
+        source = rd.create_queue("power", body_bytes_max=4 << 20)
+        make_queues(project, rd)
+        dead = rd.queue("power-dead")
+        assert dead.settings().body_bytes_max == 4 << 20
+        assert dead.settings().delivery == rd.queue("power-results").settings().delivery
+        source.configure(body_bytes_max=8 << 20)
+        make_queues(project, rd)
+        assert dead.settings().body_bytes_max == 8 << 20
+        source.configure(body_bytes_max=1 << 20)
+        make_queues(project, rd)
+        assert dead.settings().body_bytes_max == 8 << 20

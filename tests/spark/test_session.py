@@ -2,9 +2,13 @@
 
 import sys
 
+import pyarrow as pa
+from pyspark import TaskContext
+
 from ringdove.spark.session import session
 
 RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+PARTITIONS = "spark.sql.shuffle.partitions"
 CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
 
 
@@ -30,3 +34,33 @@ def test_workers_run_the_same_python(spark):
         return sys.prefix
 
     assert spark.sparkContext.parallelize([0], 1).map(python).collect() == [sys.prefix]
+
+
+def test_a_stream_s_shuffle_has_as_many_partitions_as_it_was_told(spark, tmp_path):
+    """Not as many as there are cores: a batch that is run again is spread as it was."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/0.txt").write_text("".join(f"{n}\n" for n in range(500)))
+    before = spark.conf.get(PARTITIONS)
+    spark.conf.set(PARTITIONS, "5")
+
+    def where(batches):
+        for batch in batches:
+            if batch.num_rows:
+                yield pa.RecordBatch.from_pydict({"at": [TaskContext.get().partitionId()]})
+
+    try:
+        query = (
+            spark.readStream.text(str(tmp_path / "in"))
+            .repartition("value")
+            .mapInArrow(where, "at long")
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+    finally:
+        spark.conf.set(PARTITIONS, before)
+    found = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert {row["at"] for row in found} == set(range(5))

@@ -1,6 +1,7 @@
 """The sink (S1): rows become messages, and none twice however often a task or batch is tried."""
 
 import os
+import random
 from collections import Counter
 
 import pyarrow as pa
@@ -10,8 +11,12 @@ from pyspark.errors import PySparkException
 
 from ringdove import limits
 from ringdove.core.block import key_hash
+from ringdove.core.dedup import JOB_MARK
+from ringdove.errors import LimitExceeded, SequenceRefused
+from ringdove.spark import writing
 from ringdove.spark.options import Options
-from ringdove.spark.writing import BATCH_PROPERTY, QUERY_PROPERTY, BatchWriter
+from ringdove.spark.packing import Packer, prepare
+from ringdove.spark.writing import BATCH_PROPERTY, QUERY_PROPERTY, BatchWriter, Claim
 
 
 @pytest.fixture
@@ -25,6 +30,25 @@ def name(rd, request):
 def write(server, frame, queue, **options):
     given = {"url": server.url, "queue": queue, **options}
     frame.write.format("ringdove").options(**given).mode("append").save()
+
+
+class Task(BatchWriter):
+    """What one task of a job does, without Spark."""
+
+    def __init__(self, server, queue, partition=0, batch=0, **options):
+        super().__init__(Options.read({"url": server.url, "queue": queue, **options}))
+        self._claim = Claim("job", partition, batch)
+
+    def claim(self):
+        return self._claim
+
+    def run(self, *bodies):
+        """Write a batch of rows for each list of bodies."""
+        return self.write(iter([rows_of(own) for own in bodies]))
+
+
+def rows_of(bodies):
+    return pa.RecordBatch.from_pydict({"body": pa.array(bodies, pa.binary())})
 
 
 def stored(queue):
@@ -129,6 +153,15 @@ def test_a_named_batch_is_written_once(spark, server, rd, name):
     assert Counter(Counter(int(m.body) for m in stored(queue)).values()) == {2: 100}
 
 
+def test_only_jobs_that_nobody_named_are_forgotten_sooner(server, rd, name):
+    rd.create_queue(name)
+    given = {"url": server.url, "queue": name}
+    producers = [BatchWriter(Options.read(given))._producer.encode() for _ in range(2)]
+    assert [producer.startswith(JOB_MARK) for producer in producers] == [True, True]
+    assert producers[0] != producers[1]
+    assert BatchWriter(Options.read({**given, "producer": "job"}))._producer == "job"
+
+
 @pytest.mark.parametrize("rows", [40, 160])
 def test_rows_that_are_spread_differently_are_not_lost_in_silence(spark, server, rd, name, rows):
     rd.create_queue(name)
@@ -137,6 +170,36 @@ def test_rows_that_are_spread_differently_are_not_lost_in_silence(spark, server,
     other = spark.range(0, rows, numPartitions=1).selectExpr("cast(id as string) as body")
     with pytest.raises(PySparkException, match="spread differently over partitions"):
         write(server, other, name, producer="job")
+
+
+def test_twice_as_many_rows_are_another_number_of_rows(server, rd, name):
+    queue = rd.create_queue(name)
+    rows = [b"x"] * (1 << 15)
+    assert Task(server, name).run(rows).duplicates == 0
+    assert Task(server, name).run(rows).duplicates == len(rows)
+    with pytest.raises(SequenceRefused, match="spread differently over partitions"):
+        Task(server, name).run(rows, rows)
+    assert queue.stats().messages == len(rows)
+
+
+@pytest.mark.parametrize("order", ["loose", "key"])
+def test_a_batch_that_comes_after_later_ones_is_told_apart(server, rd, name, order):
+    queue = rd.create_queue(name, order=order, stripes=2)
+    rows = pa.RecordBatch.from_pydict({"body": [b"a", b"b"], "key": [b"k", b"k"]})
+    for batch in (7, 8):
+        Task(server, name, batch=batch, compression="zstd").write(iter([rows]))
+    for batch in (5, 7):
+        with pytest.raises(SequenceRefused, match=f"Batch {batch} is older than batch 8, the last"):
+            Task(server, name, batch=batch, compression="zstd").write(iter([rows]))
+    assert queue.stats().messages == 4
+
+
+def test_the_longest_name_of_a_producer_and_the_last_batch_are_taken(server, rd, name):
+    rd.create_queue(name, stripes=256)
+    task = Task(server, name, partition=10**7 + 3, batch=2**31 - 1)
+    task._claim = task._claim._replace(producer="p" * 48)
+    assert task.run([b"x"]).duplicates == 0
+    assert task.run([b"x"]).duplicates == 1
 
 
 def test_a_task_writes_so_much_in_one_step_and_more_in_several(spark, server, rd, name):
@@ -151,6 +214,46 @@ def test_a_task_writes_so_much_in_one_step_and_more_in_several(spark, server, rd
     for _ in range(2):
         write(server, frame, name, split="true", producer="job")
     assert Counter(int(m.body.partition(b":")[0]) for m in stored(queue)) == Counter(range(many))
+
+
+def test_a_task_that_is_too_large_only_with_its_last_block_stores_nothing(server, rd, name):
+    queue = rd.create_queue(name)
+    packer = Packer("none", 0)
+    packer.add(prepare(rows_of([b"x" * 100] * limits.BLOCK_MESSAGES_TARGET)))
+    full, rest = divmod(limits.BLOCK_BYTES_MAX, packer.nbytes)
+    rows = rest * limits.BLOCK_MESSAGES_TARGET // packer.nbytes + 100
+    assert rows < limits.BLOCK_MESSAGES_TARGET  # No block, until the task ends.
+    batches = [[b"x" * 100] * limits.BLOCK_MESSAGES_TARGET] * full
+    with pytest.raises(LimitExceeded, match="more than 64 MB for one stripe"):
+        Task(server, name).run(*batches, [b"x" * 100] * rows)
+    assert queue.stats().messages == 0
+
+
+def test_a_large_task_whose_rows_come_in_another_order_stores_each_once(
+    server, rd, name, monkeypatch
+):
+    """It is killed between two steps; a shuffle hands its rows over anew, and differently cut."""
+    queue = rd.create_queue(name)
+    monkeypatch.setattr(writing, "_STEP_BYTES", limits.BLOCK_BYTES_TARGET)
+    rows = [b"%06d" % n + b"x" * 200 for n in range(40_000)]
+    step = writing._Place._send
+    steps = []
+
+    def dies(place, segments):
+        if len(steps) == 2:
+            place._settle()
+            raise RuntimeError("the executor is killed here")
+        steps.append(len(segments))
+        step(place, segments)
+
+    monkeypatch.setattr(writing._Place, "_send", dies)
+    with pytest.raises(RuntimeError):
+        Task(server, name, split="sorted").run(rows[:30_000], rows[30_000:])
+    monkeypatch.setattr(writing._Place, "_send", step)
+    assert 0 < queue.stats().messages < len(rows)
+    random.Random(1).shuffle(rows)
+    Task(server, name, split="sorted").run(rows[:7], rows[7:25_000], rows[25_000:])
+    assert Counter(m.body for m in stored(queue)) == Counter(rows)
 
 
 def test_a_full_queue_fails_the_job_and_says_so(spark, server, rd, name):

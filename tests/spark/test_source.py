@@ -7,7 +7,9 @@ import pytest
 from pyspark.errors import PySparkException
 
 import ringdove
-from ringdove.spark.reading import share
+from ringdove.errors import OffsetTrimmed
+from ringdove.spark.options import Options
+from ringdove.spark.reading import StreamReader, share
 from ringdove.stores.base import StripeId
 from server.running import wait_for
 
@@ -36,6 +38,21 @@ def reader(spark, server, queue, **options):
 def stream(spark, server, queue, **options):
     given = {"url": server.url, "queue": queue.name, **options}
     return spark.readStream.format("ringdove").options(**given)
+
+
+def stream_reader(server, queue, **options):
+    """The driver's side of a stream, without Spark."""
+    return StreamReader(Options.read({"url": server.url, "queue": queue.name, **options}), ["body"])
+
+
+def latest(source, start):
+    return source.latestOffset(start, source.getDefaultReadLimit())
+
+
+def read_rows(source, start, end):
+    """How many rows a micro-batch has."""
+    parts = source.partitions(start, end)
+    return sum(len(batch) for part in parts for batch in source.read(part))
 
 
 def numbers(frame):
@@ -199,6 +216,80 @@ def test_a_queue_made_anew_is_noticed(spark, server, rd, queue, tmp_path):
         run_now(stream(spark, server, queue, columns="body").load(), *places)
     run_now(stream(spark, server, queue, columns="body", trimmed="skip").load(), *places)
     assert numbers(spark.read.parquet(str(places[0]))) == Counter(range(200))
+
+
+def test_a_stream_goes_on_when_stripes_go(server, queue):
+    fill(queue, last=9_000)
+    source = stream_reader(server, queue, subscription="default")
+    start = source.initialOffset()
+    end = latest(source, start)
+    assert read_rows(source, start, end) == 9_000
+    source.commit(end)
+    queue.configure(stripes=1)
+    fill(queue, 9_000, 9_100)
+    following = latest(source, end)
+    assert read_rows(source, end, following) == 100
+    source.commit(following)
+    assert queue.stats().waiting() == 0
+
+
+@pytest.mark.parametrize("trimmed", ["fail", "skip"])
+def test_a_stripe_that_ends_before_a_stream_s_position_is_noticed(server, queue, trimmed):
+    fill(queue, last=900, per_send=300)
+    source = stream_reader(server, queue, trimmed=trimmed)
+    start = {stripe: offset + 50 for stripe, offset in latest(source, {}).items()}
+    if trimmed == "skip":
+        assert latest(source, start) == start
+        return
+    with pytest.raises(OffsetTrimmed, match="messages were lost or replaced"):
+        latest(source, start)
+    ahead = stream_reader(server, queue, start="offset:2000")
+    assert latest(ahead, ahead.initialOffset()) == ahead.initialOffset()
+
+
+def test_a_limited_stream_does_not_crawl_through_what_is_gone(server, queue):
+    queue.configure(stripes=1)
+    fill(queue, last=5_000)
+    queue.purge()
+    fill(queue, 5_000, 5_010)
+    wait_for(lambda: sum(s.head for s in queue.stats().stripes.values()) == 5_000, "a trim")
+    source = stream_reader(server, queue, trimmed="skip", rowsPerTrigger="100")
+    [stripe] = source.initialOffset()
+    assert latest(source, {stripe: 0}) == {stripe: 5_010}
+    assert read_rows(source, {stripe: 0}, {stripe: 5_010}) == 10
+
+
+def test_a_stripe_that_came_later_is_read_whole_or_not_at_all(server, rd, queue):
+    queue.configure(stripes=1)
+    source = stream_reader(server, queue)
+    start = source.initialOffset()
+    queue.configure(stripes=3)
+    fill(queue, last=9_000)
+    end = latest(source, start)
+    assert len(end) == 3
+    assert read_rows(source, start, end) == 9_000
+    planned = [part.value for part in source.partitions(start, end)]
+    queue.purge()
+    wait_for(lambda: sum(s.head for s in queue.stats().stripes.values()) == 9_000, "a trim")
+    assert [part.value for part in source.partitions(start, end)] == planned
+    with pytest.raises(OffsetTrimmed):
+        read_rows(source, start, end)
+    assert read_rows(stream_reader(server, queue, trimmed="skip"), start, end) == 0
+
+
+def test_a_planned_batch_of_stripes_that_are_gone_may_be_skipped(server, rd, queue):
+    fill(queue, last=900)
+    start = stream_reader(server, queue).initialOffset()
+    end = latest(stream_reader(server, queue), start)
+    rd.delete_queue(queue.name)
+    rd.create_queue(queue.name)
+    fill(queue, last=100)
+    source = stream_reader(server, queue, trimmed="skip", subscription="default")
+    assert read_rows(source, start, end) == 0
+    following = latest(source, end)
+    assert read_rows(source, end, following) == 100
+    source.commit(following)
+    assert queue.stats().waiting() == 0
 
 
 def test_a_directory_is_served_while_spark_reads_it(spark, tmp_path):

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from ringdove import limits
 from ringdove.core.block import Block, key_hash
-from ringdove.errors import InvalidArgument
+from ringdove.errors import InvalidArgument, MessageTooLarge
 from ringdove.spark.arrow import Wrapper
 from ringdove.spark.columns import COLUMNS
-from ringdove.spark.packing import Packer, by_stripe, has_keys, prepare
+from ringdove.spark.packing import Packer, by_stripe, has_keys, in_order, prepare
 from ringdove.stores.base import StripeId
 
 STRIPE = StripeId(7, 3, 1)
@@ -142,3 +142,47 @@ def test_keys_choose_stripes_and_keep_their_order(messages, stripes):
 def test_a_row_without_a_key_is_noticed(some):
     batch = pa.RecordBatch.from_pydict({"body": [b"x", b"y"], "key": pa.array(some, pa.binary())})
     assert not has_keys(prepare(batch))
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.large_binary(), pa.string(), pa.binary()])
+def test_text_and_bytes_of_every_type_are_taken(kind):
+    column = pa.array(["a", None, "ü"], pa.string()).cast(kind)
+    batch = pa.RecordBatch.from_pydict({"body": column.fill_null("b"), "key": column})
+    prepared = prepare(batch)
+    assert prepared.column("body").to_pylist() == [b"a", b"b", "ü".encode()]
+    assert prepared.column("key").to_pylist() == [b"a", b"", "ü".encode()]
+
+
+def test_a_key_that_is_too_long_is_refused():
+    keys = [b"k" * limits.KEY_BYTES_MAX, b"k" * (limits.KEY_BYTES_MAX + 1)]
+    assert prepare(pa.RecordBatch.from_pydict({"body": [b""], "key": keys[:1]})).num_rows == 1
+    with pytest.raises(MessageTooLarge, match="1025 bytes"):
+        prepare(pa.RecordBatch.from_pydict({"body": [b"", b""], "key": keys}))
+
+
+@settings(deadline=None)
+@given(rows, st.randoms(), st.integers(1, 30), st.integers(1, 30))
+def test_rows_are_put_in_order_however_they_came(messages, chance, one, other):
+    def put(messages, size):
+        batches = []
+        for first in range(0, len(messages), size):
+            bodies, keys, own, _ = zip(*messages[first : first + size], strict=True)
+            batches.append(
+                pa.RecordBatch.from_pydict(
+                    {
+                        "body": pa.array(bodies, pa.binary()),
+                        "key": pa.array([key or None for key in keys], pa.binary()),
+                        "attributes": pa.array(
+                            [sorted(a.items()) or None for a in own],
+                            pa.map_(pa.string(), pa.string()),
+                        ),
+                    }
+                )
+            )
+        return pa.Table.from_batches(in_order([prepare(batch) for batch in batches])).to_pylist()
+
+    found = put(messages, one)
+    chance.shuffle(messages)
+    again = put(messages, other)
+    assert found == again
+    assert [row["body"] for row in found] == sorted(body for body, *_ in messages)

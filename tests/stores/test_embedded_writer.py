@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ringdove import limits
+from ringdove import errors, limits
 from ringdove.clock import ManualClock
 from ringdove.core.dedup import Appended, Segment
 from ringdove.core.settings import QueueSettings
@@ -22,7 +22,8 @@ from ringdove.errors import (
 )
 from ringdove.pending import run
 from ringdove.stores.base import StripeId
-from ringdove.stores.embedded import EmbeddedStore
+from ringdove.stores.embedded import EmbeddedStore, append
+from ringdove.stores.embedded.state import under
 from ringdove.stores.embedded.writer import Barrier, GroupCommit
 from stores.driver import Driver, block, offsets_of
 
@@ -37,6 +38,31 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
     store = EmbeddedStore(tmp_path, clock, seed=1)
     yield Driver(store, clock)
     run(store.close())
+
+
+def test_a_full_stripe_reads_its_producers_only_when_one_may_be_forgotten(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+
+    def counted(*arguments: Any) -> Any:
+        looks.append(arguments)
+        return under(*arguments)
+
+    monkeypatch.setattr(append, "under", counted)
+    monkeypatch.setattr(limits, "PRODUCERS_MAX", 2)
+    driver.make(retention_ms=limits.PRODUCERS_LOOK_MS // 2)
+    for name in (b"a", b"b"):
+        driver.send(b"x", producer=name)
+        driver.clock.sleep_ms(10)
+    looks.clear()
+    for _ in range(3):
+        with pytest.raises(errors.LimitExceeded):
+            driver.send(b"x", producer=b"c")
+    assert len(looks) == 1
+    driver.clock.sleep_ms(limits.PRODUCERS_LOOK_MS // 2 - 20)
+    driver.send(b"x", producer=b"c")
+    assert len(looks) == 2
 
 
 def embedded(driver: Driver) -> EmbeddedStore:

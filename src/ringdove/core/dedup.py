@@ -56,7 +56,20 @@ class ProducerState(NamedTuple):
     #: Sequence and offset of the last segment accepted, to answer its repetition.
     last: int
     base: int
+    #: See heard_ms.
     seen_ms: int
+
+
+#: First byte of the name of a producer that lives as long as one job, such as a write of Spark's
+#: that nobody has named. Of a full stripe such producers go first.
+JOB_MARK = b"\0"
+
+
+def heard_ms(producer: bytes, now_ms: int, retention_ms: int) -> int:
+    """When a producer counts as heard of: it may be forgotten `retention_ms` later."""
+    if not producer.startswith(JOB_MARK):
+        return now_ms
+    return now_ms - max(0, retention_ms - limits.JOB_PRODUCER_MS)
 
 
 def judge(state: ProducerState | None, segment: Segment) -> Appended | None:
@@ -153,6 +166,7 @@ def plan(
     segments: Sequence[Segment],
     tail: int,
     now_ms: int,
+    retention_ms: int,
     known_producer: Callable[[bytes], ProducerState | None],
     known_id: Callable[[bytes], int | None],
     admit_producer: Callable[[], bool],
@@ -192,7 +206,8 @@ def plan(
                 )
             if answer is None:
                 end = segment.sequence + segment.span
-                producers[segment.producer] = ProducerState(end, segment.sequence, tail, now_ms)
+                seen_ms = heard_ms(segment.producer, now_ms, retention_ms)
+                producers[segment.producer] = ProducerState(end, segment.sequence, tail, seen_ms)
         elif segment.message_id is not None:
             offset = ids.get(segment.message_id, known_id(segment.message_id))
             if offset is None:

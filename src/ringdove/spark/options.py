@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 from ringdove.config import DATA_DEFAULT
 from ringdove.core.compression import CODEC_NUMBERS
+from ringdove.core.dedup import PRODUCER_BYTES_MAX
 from ringdove.errors import InvalidArgument
 from ringdove.spark.columns import COLUMNS
 from ringdove.stores.base import Start
@@ -30,6 +31,13 @@ _SPARKS = ("path", "checkpointlocation", "queryname")
 #: Rows that one task reads at most, so that large ranges are read by several. Which rows a task
 #: gets follows from it, so a batch that is repeated is cut as it was the first time.
 ROWS_PER_PARTITION = 1_000_000
+
+#: Batches of one producer: more than a stream of ten per second has in six years, and enough for
+#: batches that are named after a second or an hour. The more there are, the fewer numbers each has.
+BATCHES_MAX = 1 << 31
+
+#: Bytes of a producer's name as it is given; partition and stripe are added to it.
+_PRODUCER_BYTES_MAX = PRODUCER_BYTES_MAX - 16
 
 
 class Place(NamedTuple):
@@ -60,8 +68,9 @@ class Options(NamedTuple):
     #: Who writes, and which of its batches this is, where somebody else than Spark knows it.
     producer: str | None = None
     batch: int = 0
-    #: Whether a task may write more than goes in one step.
+    #: Whether a task may write more than goes in one step, and has its rows sorted for that.
     split: bool = False
+    split_sorted: bool = False
     compression: str = "none"
 
     @classmethod
@@ -85,6 +94,7 @@ class Options(NamedTuple):
             found.get("tlsCert"),
             found.get("tlsKey"),
         )
+        split = _choice(found, "split", ("false", "true", "sorted"))
         return cls(
             place,
             queue,
@@ -95,9 +105,10 @@ class Options(NamedTuple):
             _count(found, "rowsPerTrigger"),
             _count(found, "bytesPerTrigger"),
             _count(found, "rowsPerPartition") or ROWS_PER_PARTITION,
-            found.get("producer"),
-            _count(found, "batch", least=0) or 0,
-            _choice(found, "split", ("false", "true")) == "true",
+            _producer(found),
+            _count(found, "batch", least=0, most=BATCHES_MAX - 1) or 0,
+            split != "false",
+            split == "sorted",
             _choice(found, "compression", tuple(CODEC_NUMBERS)),
         )
 
@@ -156,10 +167,22 @@ def _choice(found: Mapping[str, str], name: str, choices: tuple[str, ...]) -> st
     return value
 
 
-def _count(found: Mapping[str, str], name: str, least: int = 1) -> int | None:
+def _producer(found: Mapping[str, str]) -> str | None:
+    name = found.get("producer")
+    if name is not None and not 0 < len(name.encode()) <= _PRODUCER_BYTES_MAX:
+        raise InvalidArgument(
+            f"Option 'producer' is {name!r}; it must have 1 to {_PRODUCER_BYTES_MAX} bytes."
+        )
+    return name
+
+
+def _count(
+    found: Mapping[str, str], name: str, least: int = 1, most: int | None = None
+) -> int | None:
     value = found.get(name)
     if value is None:
         return None
-    if not value.isdecimal() or int(value) < least:
-        raise InvalidArgument(f"Option {name!r} is {value!r}; it must be a number from {least} up.")
+    if not value.isdecimal() or int(value) < least or (most is not None and int(value) > most):
+        bounds = f"from {least} up" if most is None else f"from {least} to {most}"
+        raise InvalidArgument(f"Option {name!r} is {value!r}; it must be a number {bounds}.")
     return int(value)

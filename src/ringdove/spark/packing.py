@@ -12,15 +12,18 @@ import pyarrow.compute as pc
 from ringdove import limits
 from ringdove.core.attributes import encode
 from ringdove.core.block import Block, key_hash
-from ringdove.errors import InvalidArgument
+from ringdove.errors import InvalidArgument, MessageTooLarge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ringdove.core.columns import Column
 
 #: Column that the hashes of keys are kept in until a block is made.
 _HASHES = "key hashes"
+
+#: Columns that decide in which order rows are.
+_SORTED = ("body", "key", "attributes")
 
 
 class Packer:
@@ -114,7 +117,12 @@ def prepare(batch: pa.RecordBatch) -> pa.RecordBatch:
         raise InvalidArgument("Column 'body' has nulls: give those rows a body, or leave them out.")
     columns = {"body": _binary(body)}
     if "key" in names and batch.column("key").null_count < batch.num_rows:
-        keys = _binary(pc.fill_null(batch.column("key"), b""))
+        keys = pc.fill_null(_binary(batch.column("key")), b"")
+        longest = pc.max(pc.binary_length(keys)).as_py()
+        if longest > limits.KEY_BYTES_MAX:
+            raise MessageTooLarge(
+                f"A key has {longest} bytes; at most {limits.KEY_BYTES_MAX} are allowed."
+            )
         columns["key"] = keys
         columns[_HASHES] = np.frombuffer(array("Q", map(key_hash, keys.to_pylist())), np.uint64)
     if "attributes" in names and batch.column("attributes").null_count < batch.num_rows:
@@ -129,7 +137,27 @@ def _binary(values: pa.Array) -> pa.Array:
     """Text as the bytes it is; what is bytes already stays where it is."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
-    return values if pa.types.is_binary(values.type) else values.view(pa.binary())
+    if pa.types.is_string(values.type):
+        return values.view(pa.binary())
+    return values.cast(pa.binary())  # Of large types, if Spark was told to use them.
+
+
+def in_order(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """All rows in the order of their bytes: the same batches, in whatever order rows came."""
+    if not batches:
+        return
+    table = pa.concat_tables(map(_as_table, batches), promote_options="default")
+    for at, name in enumerate(table.schema.names):
+        # A column that only some batches have is empty in the others.
+        empty = pa.scalar(0, pa.uint64()) if name == _HASHES else b""
+        table = table.set_column(at, name, pc.fill_null(table.column(name), empty))
+    keys = [(name, "ascending") for name in _SORTED if name in table.schema.names]
+    table = table.take(pc.sort_indices(table, keys)).combine_chunks()
+    yield from table.to_batches(limits.BLOCK_MESSAGES_TARGET)
+
+
+def _as_table(batch: pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([batch])
 
 
 def has_keys(batch: pa.RecordBatch) -> bool:

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ringdove import limits
-from ringdove.errors import OffsetTrimmed, SubscriptionNotFound
+from ringdove.errors import OffsetTrimmed, QueueNotFound, SubscriptionNotFound
 from ringdove.pending import Started, run
 from ringdove.pending import start as start_work
 from ringdove.spark.arrow import Wrapper
@@ -73,9 +73,14 @@ class _Source:
         own: Range | None = partition.value
         if own is None:
             return  # Spark's own partition, when there are no others.
+        skip = self.options.skip_trimmed
         with linked(self.options.place) as backend:
-            blocks = _blocks(backend, own, skip=self.options.skip_trimmed)
-            yield from Wrapper(own.stripe, self._columns).wrap_all(blocks)
+            blocks = _blocks(backend, own, skip=skip)
+            try:
+                yield from Wrapper(own.stripe, self._columns).wrap_all(blocks)
+            except QueueNotFound:  # The stripe went, after this was planned.
+                if not skip:
+                    raise
 
     def stats(self) -> dict[StripeId, StripeStats]:
         """The state of each stripe."""
@@ -172,9 +177,11 @@ class StreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._refuse_replaced(begun, stripes)
         ends = self._last or {stripe: own.tail for stripe, own in stripes.items()}
         if not isinstance(limit, ReadAllAvailable):
-            begins = {stripe: begun.get(stripe, own.head) for stripe, own in stripes.items()}
+            begins = begun
+            if self.options.skip_trimmed:  # What is gone counts for nothing.
+                begins = {s: max(own.head, begun.get(s, 0)) for s, own in stripes.items()}
             ends = share(begins, ends, self._rows_max(stripes))
-        # A position never goes back.
+        # A position never goes back; that of a stripe that is gone is kept, it may come again.
         return _told({**begun, **{s: max(end, begun.get(s, 0)) for s, end in ends.items()}})
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
@@ -184,18 +191,19 @@ class StreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """See DataSourceStreamReader."""
         begun, ends = _read(start), _read(end)
-        if not begun.keys() >= ends.keys():  # Stripes that came later begin where they begin.
-            begun = {s: own.head for s, own in self.stats().items()} | begun
-        return self.split([Range(s, begun.get(s, last), last) for s, last in ends.items()])
+        # Stripes that came later are read from the very first message, also when this is repeated.
+        return self.split([Range(s, begun.get(s, 0), last) for s, last in ends.items()])
 
     def commit(self, end: dict[str, int]) -> None:
         """See DataSourceStreamReader: what is before will not be asked for again, as a rule."""
         name = self.options.subscription
         if name is None:
             return
+        there = self.stats()
         with linked(self.options.place) as backend:
             for stripe, offset in _read(end).items():
-                run(backend.advance(stripe, name, offset))
+                if stripe in there:
+                    run(backend.advance(stripe, name, offset))
 
     def _rows_max(self, stripes: Mapping[StripeId, StripeStats]) -> int:
         """Rows of one micro-batch: as many as the options say, bytes by their mean so far."""
@@ -207,7 +215,19 @@ class StreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return min(rows, max(1, self.options.bytes_per_trigger * messages // max(1, nbytes)))
 
     def _refuse_replaced(self, begun: Positions, stripes: Mapping[StripeId, StripeStats]) -> None:
-        if begun and not begun.keys() & stripes.keys() and not self.options.skip_trimmed:
+        if self.options.skip_trimmed:
+            return
+        start = self.options.start
+        ahead = start.value if start is not None and start.kind == "offset" else 0
+        for stripe, own in stripes.items():
+            if begun.get(stripe, 0) > max(own.tail, ahead):
+                raise OffsetTrimmed(
+                    f"This query has read stripe {stripe.number} of queue {self.options.queue!r} "
+                    f"up to offset {begun[stripe]}, and it ends at {own.tail}: messages were lost "
+                    "or replaced. Begin with a new checkpoint, or go on from that offset by "
+                    ".option('trimmed', 'skip')."
+                )
+        if begun and not begun.keys() & stripes.keys():
             raise OffsetTrimmed(
                 f"Queue {self.options.queue!r} was deleted and made anew since this query's "
                 "checkpoint: begin with a new checkpoint, or go on with what is there by "

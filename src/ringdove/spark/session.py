@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _SETTINGS = {
     # Batches of about a megabyte of short messages are the fastest to hand over.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    # A batch that is run again, perhaps on other machines, must be spread over partitions as it was
+    # the first time; Spark would choose their number by sizes and cores.
+    "spark.sql.adaptive.streaming.stateless.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
 

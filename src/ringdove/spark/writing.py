@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 from ringdove import limits
 from ringdove.controllers.sending import Parcel
 from ringdove.core.block import key_hash
-from ringdove.core.dedup import Segment
+from ringdove.core.dedup import JOB_MARK, Segment
 from ringdove.errors import (
     InvalidArgument,
     LimitExceeded,
@@ -34,7 +34,8 @@ from ringdove.errors import (
 from ringdove.pending import Started, run
 from ringdove.pending import start as start_work
 from ringdove.spark.links import linked
-from ringdove.spark.packing import Packer, by_stripe, has_keys, prepare
+from ringdove.spark.options import BATCHES_MAX
+from ringdove.spark.packing import Packer, by_stripe, has_keys, in_order, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,8 +51,12 @@ if TYPE_CHECKING:
 
 #: Sequence numbers of one batch. Segments take one each from the first half; the last one begins in
 #: the second half, at a number that tells how many rows there were, and uses up all the rest.
-_NUMBERS = 1 << 16
+_NUMBERS = limits.OFFSET_MAX // BATCHES_MAX
 _LAST = _NUMBERS // 2
+
+#: Numbers of rows are told apart up to here, and beyond unless they differ by a multiple of it: a
+#: prime, so that twice or a power of two as many rows are no such multiple.
+_ROWS = _LAST - 9
 
 #: Bytes of a step, where a task may write in several.
 _STEP_BYTES = 8 * limits.BLOCK_BYTES_TARGET
@@ -110,7 +115,8 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        self._producer = options.producer or uuid.uuid4().hex
+        # Nobody will write as this producer again when the job is done.
+        self._producer = options.producer or JOB_MARK.decode() + uuid.uuid4().hex
 
     def claim(self) -> Claim:
         """See _Sink."""
@@ -183,36 +189,51 @@ class _Place:
         self._first = claim.batch * _NUMBERS
         self._taken = 0
         self._split = options.split
+        self._sorted = options.split_sorted
+        self._held: list[pa.RecordBatch] = []
         self._packer = Packer(options.compression, time.time_ns() // 1_000_000)
         self._sending: tuple[Parcel, Started[Delivered]] | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take rows; they are sent at the end, unless a task may write in several steps."""
         self.rows += batch.num_rows
+        if self._sorted:
+            self._held.append(batch)
+        else:
+            self._pack(batch)
+
+    def _pack(self, batch: pa.RecordBatch) -> None:
         self._packer.add(batch)
         if self._split and self._packer.nbytes >= _STEP_BYTES:
             self._send(self._numbered(self._packer.take()))
-        elif self._packer.nbytes > limits.BLOCK_BYTES_MAX:
-            raise LimitExceeded(
-                f"A task has more than {limits.BLOCK_BYTES_MAX >> 20} MB for one stripe of queue "
-                f"{self._info.name!r}, and writes in one step: use more partitions "
-                "(df.repartition(n)) or smaller batches (rowsPerTrigger of the source), or say "
-                ".option('split', 'true') if a task that is tried again has the same rows in the "
-                "same order."
-            )
+        self._check_size()
 
     def finish(self) -> None:
         """Send what is left, and wait until all is stored."""
+        for batch in in_order(self._held):
+            self._pack(batch)
         self._packer.finish()
+        self._check_size()
         blocks = self._packer.take()
         if blocks:
             *others, last = blocks
-            number = _LAST + self.rows % _LAST
+            number = _LAST + self.rows % _ROWS
             segment = Segment(
                 last, self._producer, self._first + number, _NUMBERS - number, gaps=True
             )
             self._send([*self._numbered(others), segment])
         self._settle()
+
+    def _check_size(self) -> None:
+        """Refuse what would go in several steps, and so might be stored in part."""
+        if not self._split and self._packer.nbytes > limits.BLOCK_BYTES_MAX:
+            raise LimitExceeded(
+                f"A task has more than {limits.BLOCK_BYTES_MAX >> 20} MB for one stripe of queue "
+                f"{self._info.name!r}, and writes in one step: use more partitions "
+                "(df.repartition(n)) or smaller batches (rowsPerTrigger of the source), or say "
+                ".option('split', 'sorted') if a task that is tried again has the same rows, "
+                "'true' if it also has them in the same order."
+            )
 
     def _numbered(self, blocks: list[Block]) -> list[Segment]:
         """Segments that are not the last."""
@@ -252,15 +273,32 @@ class _Place:
 
     def _compare(self, segment: Segment, answer: Appended) -> None:
         """An earlier attempt at this must have had as many rows."""
-        if segment.span > 1 and answer.base < 0:
+        if segment.span == 1 or answer.base >= 0:
+            return
+        batch, last = self._first // _NUMBERS, (self._expected(segment) - 1) // _NUMBERS
+        if batch < last:
             raise SequenceRefused(
-                f"An earlier attempt at batch {self._first // _NUMBERS} has stored another number "
-                f"of rows than {self.rows} for the same partition of queue {self._info.name!r}: "
-                "the rows of a batch were spread differently over partitions when it was run "
-                "again, so some may be missing. Run it with the same number of partitions as the "
-                "first time, or begin with a new checkpoint and let readers drop duplicates.",
+                f"Batch {batch} is older than batch {last}, the last one that producer "
+                f"{self._producer.decode()!r} has stored in queue {self._info.name!r}: it was "
+                "stored before that one, or left out. Nothing was stored now. Count batches "
+                "upwards, or write this one as another producer.",
                 segment.sequence,
             )
+        raise SequenceRefused(
+            f"An earlier attempt at batch {batch} has stored another number "
+            f"of rows than {self.rows} for the same partition of queue {self._info.name!r}: "
+            "the rows of a batch were spread differently over partitions when it was run "
+            "again, so some may be missing. Run it with the same number of partitions as the "
+            "first time, or begin with a new checkpoint and let readers drop duplicates.",
+            segment.sequence,
+        )
+
+    def _expected(self, segment: Segment) -> int:
+        """The number that the stripe expects next: it tells when it refuses one far ahead."""
+        ahead = Segment(segment.block.slice(0, 1), self._producer, limits.OFFSET_MAX - 1)
+        parcel = Parcel(self._number, 0, [ahead])
+        _, [answer] = run(self._backend.deliver(self._info.name, self._info.version, parcel))
+        return answer.expected if isinstance(answer, SequenceRefused) else limits.OFFSET_MAX
 
 
 def _name(claim: Claim, number: int, stripes: int) -> bytes:

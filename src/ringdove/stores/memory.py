@@ -11,12 +11,12 @@ import random
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
+from ringdove import limits
 from ringdove.clock import Clock, SystemClock
 from ringdove.core.dedup import Appended, ProducerState, Segment, plan
 from ringdove.core.settings import check_name
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION, Stripe, find_time
 from ringdove.errors import ClientError, QueueNotFound, RingdoveError
-from ringdove.limits import PRODUCERS_MAX
 from ringdove.pending import Pending
 from ringdove.stores.base import (
     Claim,
@@ -151,6 +151,7 @@ class MemoryStore(OneNode):
             segments,
             state.stripe.tail,
             now_ms,
+            state.stripe.settings.retention_ms,
             state.producers.get,
             lambda message_id: state.message_ids.get(message_id, (None,))[0],
             lambda: self._room_for_producer(state, now_ms),
@@ -166,11 +167,11 @@ class MemoryStore(OneNode):
         return planned.answers
 
     def _room_for_producer(self, state: _MemoryStripe, now_ms: int) -> bool:
-        if len(state.producers) < PRODUCERS_MAX:
+        if len(state.producers) < limits.PRODUCERS_MAX:
             return True
         expired_ms = now_ms - state.stripe.settings.retention_ms
         state.producers = {k: p for k, p in state.producers.items() if p.seen_ms > expired_ms}
-        return len(state.producers) < PRODUCERS_MAX
+        return len(state.producers) < limits.PRODUCERS_MAX
 
     def _forget_ids(self, state: _MemoryStripe, now_ms: int) -> None:
         while state.message_ids:

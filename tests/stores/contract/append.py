@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from ringdove.core.dedup import Appended, Segment
-from ringdove.errors import QueueFull, QueueNotFound, SequenceRefused, SettingsStale
+from ringdove import limits
+from ringdove.core.dedup import JOB_MARK, Appended, Segment
+from ringdove.errors import (
+    LimitExceeded,
+    QueueFull,
+    QueueNotFound,
+    SequenceRefused,
+    SettingsStale,
+)
 from stores.driver import Driver, block
 
 
@@ -118,6 +125,26 @@ class AppendContract:
         assert other.send(b"0", producer=b"p", sequence=0) == Appended(0)
 
     # -- repetition by message id ---------------------------------------------------------------
+
+    def test_a_full_stripe_forgets_producers_of_single_jobs_first(
+        self, driver: Driver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(limits, "PRODUCERS_MAX", 3)
+        driver.make(retention_ms=24 * limits.JOB_PRODUCER_MS)
+        for name in (b"a", JOB_MARK + b"job", b"b"):
+            driver.send(b"x", producer=name)
+        for pause_ms in (0, limits.JOB_PRODUCER_MS - 1):
+            driver.clock.sleep_ms(pause_ms)
+            assert driver.send(b"x", producer=JOB_MARK + b"job").duplicate
+            with pytest.raises(LimitExceeded):
+                driver.send(b"x", producer=b"c")
+        driver.clock.sleep_ms(1)
+        assert not driver.send(b"x", producer=b"c").duplicate
+        assert driver.send(b"x", producer=b"a").duplicate
+        with pytest.raises(LimitExceeded):
+            driver.send(b"x", producer=b"d")
+        driver.clock.sleep_ms(23 * limits.JOB_PRODUCER_MS)
+        assert not driver.send(b"x", producer=b"d").duplicate
 
     def test_a_repeated_message_id_is_dropped_within_its_window(self, driver: Driver) -> None:
         driver.make(dedup_ms=1000)

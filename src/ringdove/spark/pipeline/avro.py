@@ -50,13 +50,15 @@ class _Bytes:
         self.at = end
         return found
 
-    def number(self) -> int:
+    def number(self, bits: int = 64) -> int:
         """A whole number: seven bits to a byte, the sign in the lowest."""
         shift = found = 0
         while True:
             byte = self.take(1)[0]
             found |= (byte & 0x7F) << shift
             if not byte & 0x80:
+                if found >> bits:
+                    raise AvroInvalid(f"a number has more than {bits} bits")
                 return (found >> 1) ^ -(found & 1)
             shift += 7
             if shift > _SHIFT_MAX:
@@ -75,7 +77,7 @@ def decode(schema: str, body: bytes) -> dict[str, Any]:
     data = _Bytes(body)
     try:
         found: dict[str, Any] = _reader_of(schema)(data)
-    except (UnicodeDecodeError, OverflowError) as error:
+    except (UnicodeDecodeError, OverflowError, RecursionError) as error:
         raise AvroInvalid(str(error)) from error
     if data.at != len(body):
         raise AvroInvalid(f"{len(body) - data.at} bytes follow the record")
@@ -206,7 +208,7 @@ _MAKERS: dict[str, Callable[[Any, dict[str, Reader]], Reader]] = {
 _PLAIN: dict[str, Reader] = {
     "null": lambda _: None,
     "boolean": lambda data: data.take(1) != b"\0",
-    "int": _Bytes.number,
+    "int": lambda data: data.number(32),
     "long": _Bytes.number,
     "float": lambda data: _FLOAT.unpack(data.take(4))[0],
     "double": lambda data: _DOUBLE.unpack(data.take(8))[0],

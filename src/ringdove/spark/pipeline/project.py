@@ -135,12 +135,18 @@ def connected(url: str) -> Connection:
 
 def make_queues(project: Project, connection: Connection) -> None:
     """Make the queues that are written to, if they are not there; the other one must be."""
-    names = {queue.name for queue in connection.queues()}
-    if project.queue not in names:
+    queues = {queue.name: queue for queue in connection.queues()}
+    if project.queue not in queues:
         raise QueueNotFound(
             f"There is no queue {project.queue!r} at {project.url}. Make it ('ringdove queue "
             "create'), or fill it with readings to try ('ringdove pipeline sample')."
         )
-    for name in (project.dead_letters, project.results):
-        if name not in names:
-            connection.create_queue(name, **_SENT_TO)
+    # A dead letter may be as large as any message.
+    most = queues[project.queue].settings().body_bytes_max
+    if project.results not in queues:
+        connection.create_queue(project.results, **_SENT_TO)
+    dead = queues.get(project.dead_letters)
+    if dead is None:
+        connection.create_queue(project.dead_letters, **_SENT_TO, body_bytes_max=most)
+    elif dead.settings().body_bytes_max < most:
+        dead.configure(body_bytes_max=most)

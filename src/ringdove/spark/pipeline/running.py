@@ -82,6 +82,8 @@ class Runner:
         # What goes wrong in Spark is told by its events, or tried again by itself.
         name = f"ringdove pipeline {projects[0].name}"
         self._classic = session(master, chosen, name=name, log_level="off")
+        #: Java closes a file that nobody refers to any more, and gives up its lock.
+        self._held: list[Any] = []
         for project in projects:
             self._hold(project)
             self._check_delta(project)
@@ -112,9 +114,9 @@ class Runner:
         with connected(project.url) as connection:
             # Also keeps the server of a directory from ending between two steps.
             make_queues(project, connection)
-            tell_tables(self._spark, project)
             self._listener.progress = progress
             try:
+                tell_tables(self._spark, project)
                 for event in _events(self._spark, project):
                     if match := _EVENT.match(event):
                         progress.flow_is(match[1].split(".")[-1].strip("'`"), match[2])
@@ -133,6 +135,7 @@ class Runner:
                     f"Another Spark still works on pipeline {project.name!r}: end its Java first."
                 )
             time.sleep(_LOOK_S)
+        self._held.append(file)
 
     def _check_delta(self, project: Project) -> None:
         if not project.delta:

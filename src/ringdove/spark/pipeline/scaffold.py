@@ -44,8 +44,13 @@ _PARSE_TEXT = '''\
 def parse(body: Column) -> Column:
     """The fields of a body; what does not fit the schema is found in `_broken`."""
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_broken"}
-    return F.from_%s(body.cast("string"), SCHEMA + ", _broken STRING", options)
+    text = body.cast("string")
+%s    return F.from_%s(text, SCHEMA + ", _broken STRING", options)
 '''
+_FEW_FIELDS = """\
+    # Spark's parser stops the whole step at more than 20,480 fields.
+    text = F.when(F.size(F.split(text, ",", 20_001)) <= 20_000, text)
+"""
 _PARSE_AVRO = """\
 #: Reads a body by its schema: one record in Avro's binary encoding, without a header.
 parse = avro_parser(Path("schema.avsc").read_text())
@@ -157,7 +162,7 @@ def _parsing(form: Format, schema: Schema) -> dict[str, str]:
         "paths": "",
         "imports": "",
         "schema": _SCHEMA % schema.ddl,
-        "parse": _PARSE_TEXT % form,
+        "parse": _PARSE_TEXT % (_FEW_FIELDS if form == "csv" else "", form),
         "broken": f'"the body is no {form.upper()} of the schema"',
     }
 
@@ -165,7 +170,8 @@ def _parsing(form: Format, schema: Schema) -> dict[str, str]:
 def _time_expression(kind: str) -> str:
     """How a time is made of what a field holds; null if it holds none."""
     if kind in ("BIGINT", "LONG"):
-        return "F.timestamp_millis(fields[TIME])"
+        # Spark ends the whole step at a number that is no time, such as one of nanoseconds.
+        return "F.timestamp_millis(F.when(fields[TIME].between(-(10**13), 10**14), fields[TIME]))"
     if kind == "STRING":
         return "F.try_to_timestamp(fields[TIME])"
     if kind.startswith("TIMESTAMP"):

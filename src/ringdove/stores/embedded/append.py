@@ -57,6 +57,7 @@ def apply_append(append: Append, growth: Growth, txn: Any, db: dict[str, Any], n
             append.segments,
             growth.tail,
             now_ms,
+            stripe.settings.retention_ms,
             lambda producer: _known_producer(state.key + producer, txn, db),
             lambda message_id: _known_id(state, message_id, txn, db, now_ms),
             lambda: _room_for_producer(state, txn, db["producers"], now_ms),
@@ -95,15 +96,22 @@ def _known_id(
 
 def _room_for_producer(state: StripeState, txn: Any, db: Any, now_ms: int) -> bool:
     """Count one producer more; when there are many, forget those unseen for `retention_ms`."""
-    if state.producer_count is None or state.producer_count >= limits.PRODUCERS_MAX:
+    if state.producer_count is None or (
+        state.producer_count >= limits.PRODUCERS_MAX and now_ms >= state.producers_due_ms
+    ):
         known = [(key, _decode_producer(value)) for key, value in under(txn, db, state.key)]
         state.producer_count = len(known)
         if len(known) >= limits.PRODUCERS_MAX:
-            expired_ms = now_ms - state.stripe.settings.retention_ms
+            retention_ms = state.stripe.settings.retention_ms
+            # All of them are read, so not again before there is something to forget.
+            state.producers_due_ms = now_ms + limits.PRODUCERS_LOOK_MS
             for key, producer in known:
-                if producer.seen_ms <= expired_ms:
+                due_ms = producer.seen_ms + retention_ms
+                if due_ms <= now_ms:
                     txn.delete(key, db=db)
                     state.producer_count -= 1
+                else:
+                    state.producers_due_ms = min(state.producers_due_ms, due_ms)
     if state.producer_count >= limits.PRODUCERS_MAX:
         return False
     state.producer_count += 1

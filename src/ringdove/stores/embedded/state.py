@@ -125,6 +125,8 @@ class StripeState:
         self.head_end = 0
         #: Producers remembered, None when not counted yet.
         self.producer_count: int | None = None
+        #: When one of them may be forgotten, if there are as many as there may be; not later.
+        self.producers_due_ms = 0
         #: When the head block's retention ends; 0 when that must be looked up.
         self.expire_due_ms = 0
         self._cache = cache

@@ -57,6 +57,8 @@ local CLIP_MAX = 1000
 local VISITS_MAX = 5000
 -- Messages that a claim may name; no lease has more.
 local CLAIM_MAX = 100000
+-- For how long a full stripe remembers a producer of one job, as in limits.py.
+local JOB_PRODUCER_MS = 3600000
 -- Where the name of a block begins in its note, and words of each segment of an append.
 local NAME_AT, SEGMENT_WORDS = 33, 10
 -- Key hashes that are written and read together.
@@ -770,6 +772,12 @@ function Stripe:room_for_producer(most)
   return call('HLEN', self.keys[PRODUCERS]) < most
 end
 
+-- When a producer counts as heard of: that of one job may go after an hour, as heard_ms of core/dedup.py has it.
+function Stripe:heard(name)
+  if name:byte(1) ~= 0 then return self.now end
+  return self.now - math.max(0, self.retention - JOB_PRODUCER_MS)
+end
+
 function Stripe:forget_ids(most)
   local old = call('ZRANGEBYSCORE', self.keys[SEEN], '-inf', digits(self.now - self.dedup), 'LIMIT', '0', word(most))
   in_parts('HDEL', self.keys[IDS], old)
@@ -869,7 +877,7 @@ local function append_segments(keys, args)
   for _, segment in ipairs(accepted) do self:store(segment) end
   for name, state in pairs(producers) do
     call('HSET', keys[PRODUCERS], name, cmsgpack.pack(unpack(state)))
-    call('ZADD', keys[HEARD], digits(self.now), name)
+    call('ZADD', keys[HEARD], digits(self:heard(name)), name)
   end
   for id, offset in pairs(ids) do
     call('HSET', keys[IDS], id, cmsgpack.pack(offset, self.now))
