@@ -57,7 +57,8 @@ def test_a_page_gets_what_it_asks_for_and_no_more(rd, console):
     with stream(console, queue="asked", queues="asked,missing") as live:
         told = live.next()
         assert live.response.headers["content-type"] == "text/event-stream"
-        assert told.keys() == {"at_ms", "server", "queue", "queues"}
+        assert told.keys() == {"at_ms", "server", "queue", "queues", "tally"}
+        assert told["tally"].keys() == {"delivered", "again", "late", "repeated"}
         assert told["queues"].keys() == {"asked"}
         assert told["queues"]["asked"]["waiting"] == 5
         assert (told["queue"]["messages"], len(told["queue"]["stripes"])) == (5, 2)

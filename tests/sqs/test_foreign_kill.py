@@ -13,6 +13,10 @@ from sqs.foreign_processes import HERE, PATIENCE_S, REGION, Shop
 
 COUNT = 400
 
+#: When the server is killed, as shares of what is sent; and what the witness receives at a time.
+KILLS_AT = (0.2, 0.6)
+RECEIVED_MAX = 5
+
 #: boto3's own retries, as its documentation has them.
 RETRIES = {"AWS_RETRY_MODE": "standard", "AWS_MAX_ATTEMPTS": "20"}
 
@@ -74,7 +78,7 @@ def test_a_killed_server_loses_nothing_that_boto3_was_told(shop, name):
     client.create_queue(QueueName=name, Attributes={"FifoQueue": "true"} if fifo else {})
     client.close()
     sender, taker = Witness(shop, "send", name), Witness(shop, "take", name)
-    for share in (0.2, 0.6):
+    for share in KILLS_AT:
         wait_for(lambda: len(sender.told) > COUNT * share, f"{share:%} sent", PATIENCE_S)
         shop.server.kill()
         shop.server.start()
@@ -82,9 +86,10 @@ def test_a_killed_server_loses_nothing_that_boto3_was_told(shop, name):
     taker.finish()
     assert sender.told == list(range(COUNT))
     assert set(taker.told) == set(range(COUNT))
-    # A send that is repeated because its answer was lost may store a second message; but none
-    # comes back whose deletion was answered.
-    assert len(taker.ids) == len(set(taker.ids))
+    # A send that is repeated because its answer was lost may store a second message. None comes
+    # back whose deletion was answered, but for what was received right before a kill: the server
+    # may not know such handles any more, and a standard queue then says yes, as AWS does.
+    assert len(taker.ids) - len(set(taker.ids)) <= (0 if fifo else len(KILLS_AT) * RECEIVED_MAX)
     if fifo:
         # Each came in order, and what was sent twice because an answer was lost came once. A
         # deletion that is repeated because its answer was lost is told once, too.

@@ -50,7 +50,7 @@ class FixedEndpoints:
 
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
         self._endpoints = list(endpoints)
-        random.shuffle(self._endpoints)
+        random.Random().shuffle(self._endpoints)
 
     def __str__(self) -> str:
         return ", ".join(map(str, self._endpoints))

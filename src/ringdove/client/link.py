@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 _TICK_S = 0.25
 
+#: Not the module's own: whoever has seeded that wants the same numbers again.
+_random = random.Random()
+
 #: Seconds between rounds of attempts to connect: at first, and at most, so that a server that takes
 #: over from another is found soon.
 _BACKOFF_S, _BACKOFF_S_MAX = 0.02, 0.5
@@ -256,7 +259,7 @@ class Link:
             untried -= 1
             if untried <= 0:
                 untried = self.endpoints.count
-                await asyncio.sleep(backoff_s * random.uniform(0.5, 1))
+                await asyncio.sleep(backoff_s * _random.uniform(0.5, 1))
                 backoff_s = min(2 * backoff_s, _BACKOFF_S_MAX)
 
     async def _serve_next(self, welcomed: asyncio.Future[None]) -> str:

@@ -173,7 +173,7 @@ def last_words(process: Running) -> str:
 def free_ports(count: int, host: str) -> list[int]:
     """Ports that nobody listens on."""
     top = _outgoing_port_min()
-    first = random.randrange(_PORT_MIN, top - 2 * count)
+    first = random.Random().randrange(_PORT_MIN, top - 2 * count)
     candidates = [*range(first, top), *range(_PORT_MIN, first)]
     found: list[int] = []
     for port in candidates:

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import secrets
 import socket
 import struct
 from functools import partial
@@ -248,7 +249,7 @@ class CoapServer(asyncio.DatagramProtocol):
         if mid is None:
             if len(self._mids) >= limits.COAP_OBSERVERS_MAX:
                 self._mids.clear()
-            mid = random.getrandbits(16)
+            mid = secrets.randbits(16)
         self._mids[peer] = (mid + 1) & 0xFFFF
         return mid
 

@@ -51,6 +51,10 @@ def slot_of(tag: bytes) -> int:
     return binascii.crc_hqx(tag, 0) % SLOTS
 
 
+#: Not the module's own: whoever has seeded that wants the same numbers again.
+_random = random.Random()
+
+
 class Cluster:
     """Asks the nodes of a cluster."""
 
@@ -197,7 +201,7 @@ class Cluster:
                 raise StoreUnavailable(
                     f"The cluster did not serve slot {slot} within {timeout_s:.1f} s: {reason}"
                 ) from reason
-            await Pending[None]().until(pause_s * random.uniform(0.5, 1))
+            await Pending[None]().until(pause_s * _random.uniform(0.5, 1))
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
             await self._refresh_together(deadline_s)
 
@@ -275,7 +279,7 @@ class Cluster:
         """Read which node serves which slot, from whichever node answers."""
         known = [address for address in self._nodes if address not in self._seeds]
         failure: Exception | None = None
-        for address in [*random.sample(known, len(known)), *self._seeds]:
+        for address in [*_random.sample(known, len(known)), *self._seeds]:
             [pending] = self.node(address).ask(("CLUSTER", "SLOTS"))
             try:
                 if not await pending.until(_SILENCE_S):
