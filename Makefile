@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# Python keeps what it has compiled, also where it is told not to: the tests start it thousands of times.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-fabric test check format bench peers torture experiments docs lock clean
 
@@ -37,7 +40,7 @@ test: setup ## Run the tests.
 	@tools/get-program mosquitto
 	@tools/get-program mosquitto-clients mosquitto_pub
 	@tools/get-program beanstalkd
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 check: setup ## Lint, check types and style.
 	@$(BIN)/ruff check .

@@ -36,11 +36,13 @@ from ringdove.core.consistency import measure
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ringdove.core.settings import Spread
+
     Row = dict[str, Any]
     #: Where a receiver had a message: queue, number (-1: it was damaged), and when.
     Receipt = tuple[int, int, float]
 
-SPREADS: tuple[int | str, ...] = (1, 2, 3, "infinite", "auto")
+SPREADS: tuple[Spread, ...] = (1, 2, 3, "infinite", "auto")
 RECEIVERS = (1, 2, 3)
 ATOMIC, SPLIT = "Ringdove", "two-step receive"
 
@@ -55,7 +57,7 @@ _LEASE_MS = 60_000
 def run(*, quick: bool = False) -> dict[str, Any]:
     """Every K with every number of receivers, on both; see the module."""
     size = _Size(2, 20, 0.001) if quick else _Size(20, 150, 0.01)
-    spreads: tuple[int | str, ...] = (1, "infinite") if quick else SPREADS
+    spreads: tuple[Spread, ...] = (1, "infinite") if quick else SPREADS
     receivers = RECEIVERS[1:2] if quick else RECEIVERS
     # K is not adjusted where receives take two steps.
     both = [(ATOMIC, spreads), (SPLIT, spreads[:1] if quick else spreads[:-1])]
@@ -83,7 +85,7 @@ class _Size:
 
 
 def _cell(
-    node: RedisProcess, system: str, spread: int | str, receivers: int, size: _Size
+    node: RedisProcess, system: str, spread: Spread, receivers: int, size: _Size
 ) -> dict[str, Any]:
     """One K with so many receivers of each queue."""
     node.ask("FLUSHALL")
@@ -176,14 +178,14 @@ def _name(queue: int) -> str:
     return f"spread-{queue}"
 
 
-async def _fill_atomic(url: str, spread: int | str, size: _Size) -> None:
+async def _fill_atomic(url: str, spread: Spread, size: _Size) -> None:
     async with aio.connect(url) as connection:
         for queue in range(size.queues):
             made = await connection.create_queue(_name(queue), spread=spread, stripes=1)
             await made.send_many(make_body(number) for number in range(size.messages))
 
 
-async def _fill_split(url: str, spread: int | str, size: _Size) -> None:
+async def _fill_split(url: str, spread: Spread, size: _Size) -> None:
     cluster = await open_cluster(url)
     try:
         for queue in range(size.queues):
@@ -197,7 +199,7 @@ async def _fill_split(url: str, spread: int | str, size: _Size) -> None:
 
 
 def receive(
-    url: str, system: str, spread: int | str, seed: int, queues: int, work_s: float
+    url: str, system: str, spread: Spread, seed: int, queues: int, work_s: float
 ) -> list[Receipt]:
     """One receiver for each queue, until all are empty."""
     work = _receive_atomic if system == ATOMIC else _receive_split
@@ -206,7 +208,7 @@ def receive(
 
 
 async def _receive_atomic(
-    url: str, _spread: int | str, seed: int, queues: int, work_s: float
+    url: str, _spread: Spread, seed: int, queues: int, work_s: float
 ) -> list[Receipt]:
     found: list[Receipt] = []
 
@@ -228,7 +230,7 @@ async def _receive_atomic(
 
 
 async def _receive_split(
-    url: str, spread: int | str, seed: int, queues: int, work_s: float
+    url: str, spread: Spread, seed: int, queues: int, work_s: float
 ) -> list[Receipt]:
     found: list[Receipt] = []
     cluster = await open_cluster(url)

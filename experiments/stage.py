@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from ringdove.client.delivery import BaseMessage
     from ringdove.core.ring import Rings
+    from ringdove.core.settings import Order
 
 #: The document's store is in memory; so the disk is not waited for.
 TUNING = Tuning(fsync="everysec", node_timeout_ms=2_000, memory_bytes=512 * 1024 * 1024)
@@ -116,7 +117,7 @@ def play(
     be received.
     """
     with connect(cluster.url) as connection:
-        order = "key" if scene.keys else "loose"
+        order: Order = "key" if scene.keys else "loose"
         info = connection.create_queue(
             name, stripes=STRIPES, order=order, lease_ms=_LEASE_MS
         ).info()

@@ -1,10 +1,29 @@
 """Fixtures that many tests share: connections to both kinds of store, on a clock that obeys."""
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 import ringdove
 from fabric.redis import RedisProcess
 from ringdove.clock import ManualClock
+
+
+class OneSpark(LoadFileScheduling):
+    """A file goes to one worker, and all files about Spark to the same: it starts Spark once."""
+
+    def _split_scope(self, nodeid):
+        place = "tests/spark/"
+        return place if nodeid.startswith(place) else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    return OneSpark(config, log) if config.option.dist == "loadfile" else None
+
+
+def pytest_collection_modifyitems(items):
+    """What takes longest is begun first, so that no worker has it left at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/spark/"))
 
 
 @pytest.fixture

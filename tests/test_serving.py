@@ -1,10 +1,12 @@
 """A data directory that a server has open is reached through it."""
 
+import errno
 import json
 import os
 import socket
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 
@@ -36,6 +38,9 @@ def test_a_directory_is_shared_through_its_server(directory):
         assert bodies(f"file:{directory}") == [b"first", b"second"]
         shown = run_command("--data", str(directory), "receive", "readings", "-n", "9")
         assert shown.stdout.split() == [b"first", b"second"]
+        refused = run_command("--data", str(directory), "compact")
+        assert (refused.returncode, refused.stdout) == (3, b"")
+        assert b"end it, then compact" in refused.stderr
     assert not (directory / "server.json").exists()
     assert len(bodies(f"file:{directory}")) == 2
 
@@ -43,6 +48,14 @@ def test_a_directory_is_shared_through_its_server(directory):
 def test_only_the_owner_of_a_directory_reads_the_way_to_its_server(directory):
     with ServerThread(directory, token="secret"):
         assert (directory / "server.json").stat().st_mode & 0o077 == 0
+
+
+def test_a_server_without_room_for_its_note_serves(directory, monkeypatch):
+    """On a full disk, too, messages are received and acknowledged: that makes room."""
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(serving, "announce", Mock(side_effect=full))
+    with ServerThread(directory) as server, ringdove.connect(server.url) as rd:
+        assert rd.queue("readings").receive().ack() == 1
 
 
 def test_a_server_that_was_killed_is_not_looked_for(directory):

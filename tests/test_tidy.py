@@ -60,7 +60,7 @@ LAYERS = {
     "spark": {"core", "stores", "controllers", "client", "tracing"},
     "tracing": {"core", "stores", "controllers", "client"},
 }
-LEAVES = {"errors", "limits", "clock", "version", "pending", "config", "serving"}
+LEAVES = {"errors", "limits", "clock", "version", "pending", "config", "serving", "allocation"}
 PURE_FORBIDDEN = {"asyncio", "socket", "lmdb", "redis", "threading", "time", "pathlib"}
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from ringdove.version import __version__
 
 if TYPE_CHECKING:
-    from ringdove import aio
+    from ringdove import aio, errors
     from ringdove.client.outgoing import NewMessage
     from ringdove.client.sync import (
         Batch,
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
         Stream,
         connect,
     )
+    from ringdove.controllers.broker import QueueStats
+    from ringdove.controllers.sending import Sent, SentBatch
     from ringdove.core.settings import QueueSettings
     from ringdove.errors import RingdoveError
     from ringdove.stores.base import Start
@@ -45,26 +47,40 @@ __all__ = [
     "Producer",
     "Queue",
     "QueueSettings",
+    "QueueStats",
     "RingdoveError",
+    "Sent",
+    "SentBatch",
     "Start",
     "Stream",
     "__version__",
     "aio",
     "connect",
+    "errors",
 ]
 
 #: Where each public name lives; loaded at first use, so that `ringdove --help` need not wait.
 _HOMES = {
     "NewMessage": "ringdove.client.outgoing",
     "QueueSettings": "ringdove.core.settings",
+    "QueueStats": "ringdove.controllers.broker",
     "RingdoveError": "ringdove.errors",
+    "Sent": "ringdove.controllers.sending",
+    "SentBatch": "ringdove.controllers.sending",
     "Start": "ringdove.stores.base",
     "aio": "ringdove.aio",
+    "errors": "ringdove.errors",
 }
 
 
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module 'ringdove' has no attribute {name!r}")
-    module = import_module(_HOMES.get(name, "ringdove.client.sync"))
-    return module if name == "aio" else getattr(module, name)
+if not TYPE_CHECKING:  # A checker that saw it would believe every name.
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module 'ringdove' has no attribute {name!r}")
+        module = import_module(_HOMES.get(name, "ringdove.client.sync"))
+        return module if name in ("aio", "errors") else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

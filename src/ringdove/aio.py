@@ -7,7 +7,8 @@ from ringdove.client.aio import (
     Message,
     Producer,
     Queue,
+    Stream,
     connect,
 )
 
-__all__ = ["Batch", "Connection", "Consumer", "Message", "Producer", "Queue", "connect"]
+__all__ = ["Batch", "Connection", "Consumer", "Message", "Producer", "Queue", "Stream", "connect"]

@@ -10,6 +10,7 @@ import os
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -28,22 +29,35 @@ _NAMES = ("url", "data")
 
 def find_url(url: str | None, data: str | os.PathLike[str] | None) -> str:
     """The URL to connect to, from the flags given and from the surroundings."""
-    if url is not None and data is not None:
-        raise InvalidArgument("Give --url or --data, not both.")
-    for source in ({"url": url, "data": data}, _environment(), _file()):
+    for names, source in (
+        ("--url or --data", {"url": url, "data": data}),
+        ("RINGDOVE_URL or RINGDOVE_DATA", environment()),
+        ("url or data in ringdove.toml", _file()),
+    ):
+        if source.get("url") and source.get("data"):
+            raise InvalidArgument(f"Give {names}, not both.")
         if source.get("url"):
             return str(source["url"])
         if source.get("data"):
-            return f"file:{source['data']}"
+            return f"file:{str(source['data']).replace('%', '%25')}"
     return f"file:{DATA_DEFAULT}"
 
 
 def directory_of(url: str) -> Path:
-    """The data directory that a URL names."""
+    """The data directory that a URL names; after two slashes stands a host, which is this one."""
     scheme, _, path = url.partition(":")
     if scheme != "file":
         raise InvalidArgument(f"This works on a data directory, not on {url!r}: use --data.")
-    return Path(os.path.expanduser(path))  # noqa: PTH111  a path in a URL may start with ~
+    if path.startswith("//"):
+        host, path = urlsplit(url)[1:3]
+        if host not in ("", "localhost"):
+            raise InvalidArgument(
+                f"{url!r} names the host {host!r}: write 'file:{host}{path}' for a directory "
+                "here, or 'file:///' and all of its path."
+            )
+    if not path:
+        raise InvalidArgument(f"{url!r} names no directory: write for example 'file:./data'.")
+    return Path(unquote(path)).expanduser()
 
 
 def server_config(flags: dict[str, Any]) -> ServerConfig:
@@ -51,7 +65,7 @@ def server_config(flags: dict[str, Any]) -> ServerConfig:
     from ringdove.server_config import ServerConfig  # noqa: PLC0415  heavy, and only servers need it
 
     names = [field.name for field in msgspec.structs.fields(ServerConfig)]
-    environment = {
+    surroundings = {
         name: value
         for name in names
         if name != "data" and (value := os.environ.get(f"RINGDOVE_{name.upper()}"))
@@ -62,13 +76,19 @@ def server_config(flags: dict[str, Any]) -> ServerConfig:
         raise InvalidArgument(
             f"'serve' is {written!r} in ringdove.toml; it must be a table: [serve], port = 7117."
         )
-    told = {**written, **environment, **chosen}
-    if not any(told.get(name) for name in ("data", "store", "memory")):
-        told["data"] = str(directory_of(find_url(None, None)))
+    told = {**written, **surroundings, **chosen}
     try:
-        return msgspec.convert(told, ServerConfig, strict=False)
+        config = msgspec.convert(told, ServerConfig, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidArgument(f"The server's configuration cannot be used: {error}.") from error
+        variables = ", ".join(f"RINGDOVE_{name.upper()}" for name in surroundings)
+        source = f" (with {variables} from the environment)" if variables else ""
+        raise InvalidArgument(
+            f"The server's configuration cannot be used{source}: {error}."
+        ) from error
+    if told.get("data") or config.store or config.memory:
+        return config
+    directory = directory_of(find_url(None, None))
+    return msgspec.structs.replace(config, data=str(directory))
 
 
 def cache_directory(environ: Mapping[str, str]) -> Path:
@@ -77,7 +97,8 @@ def cache_directory(environ: Mapping[str, str]) -> Path:
     return Path(cache, "ringdove")
 
 
-def _environment() -> dict[str, Any]:
+def environment() -> dict[str, Any]:
+    """What the environment says of the place."""
     return {name: os.environ.get(f"RINGDOVE_{name.upper()}") for name in _NAMES}
 
 
@@ -86,7 +107,13 @@ def _file() -> dict[str, Any]:
         path = directory / "ringdove.toml"
         if path.is_file():
             try:
-                return tomllib.loads(path.read_text())
+                found = tomllib.loads(path.read_text())
             except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
                 raise InvalidArgument(f"{path} is no valid TOML: {error}.") from error
+            if unknown := found.keys() - {*_NAMES, "serve"}:
+                raise InvalidArgument(
+                    f"{path} may say {', '.join(_NAMES)} and have a table [serve], not "
+                    f"{', '.join(sorted(unknown))}: what a server is told belongs into the table."
+                )
+            return found
     return {}

@@ -84,6 +84,10 @@ LEASES_MAX = 1_000_000
 #: Offsets stay below 2^53, so that every language and JSON carries them exactly.
 OFFSET_MAX = 2**53
 
+#: Offsets that a stripe of a fabric may use up under one master: the next one goes on at the next
+#: multiple (SKIP in library.lua). So half as many, or more, at once are not all messages.
+EPOCH_OFFSETS = 2**32
+
 #: Milliseconds for which a full stripe remembers a producer of one job's messages: a task that is
 #: tried again comes sooner. Others are remembered for as long as the queue keeps messages.
 JOB_PRODUCER_MS = 3600 * 1000
@@ -99,6 +103,9 @@ FORGET_PER_APPEND_MAX = 64
 
 #: Bytes of blocks kept in memory for readers of the tail, per store.
 BLOCK_CACHE_BYTES_MAX = 64 * 1024 * 1024
+
+#: Freed bytes that a server or a worker of Spark keeps for what comes next: those of a large send.
+FREED_BYTES_KEPT = 64 * 1024 * 1024
 
 #: Queue settings that a controller remembers between look-ups.
 SETTINGS_CACHE_MAX = 10_000
@@ -252,7 +259,8 @@ MQTT_CONNECT_BYTES_MAX = 256 * 1024
 MQTT_RECEIVE_MAXIMUM = 1_024
 MQTT_WINDOW_MAX = 1_024
 
-#: Bytes of messages of one client that are being stored: beyond, the server stops reading from it.
+#: Bytes in memory of messages of one client that are being stored, about 8,000 of the smallest:
+#: beyond, the server stops reading from it.
 MQTT_STORING_BYTES_MAX = 4 * 1024 * 1024
 
 #: MQTT sessions that a server remembers, and topic filters of one of them.
@@ -271,7 +279,8 @@ MQTT_BACKLOG_BYTES_MAX = 8 * 1024 * 1024
 MQTT_RETAINED_MAX = 100_000
 MQTT_RETAINED_BYTES_MAX = 256 * 1024 * 1024
 
-#: Queues that devices may bring into being by publishing to topics that no rule names.
+#: Queues that devices may bring into being by publishing to topics that no rule names; and as many
+#: by subscribing to topics that a rule has queues for.
 MQTT_QUEUES_MAX = 10_000
 
 #: Routes of topics that are remembered until subscriptions change, and characters of the topics.

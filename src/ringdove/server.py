@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import os
 import signal
+import socket
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -131,9 +133,14 @@ class Server:
             await self._close()
             if not isinstance(error, OSError):
                 raise
+            foreign = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+            advice = (
+                "Give --host an address of this machine."
+                if foreign
+                else "Choose another port, 0 for any free one."
+            )
             raise StoreUnavailable(
-                f"Cannot listen on {config.host}: {error.strerror or error}. "
-                "Choose another port, 0 for any free one."
+                f"Cannot listen on {config.host}: {error.strerror or error}. {advice}"
             ) from error
         self._announce()
         self._tier = Tier.of(
@@ -256,13 +263,19 @@ class Server:
         self.native.abort()
         if self._http is not None:
             self._http.abort()
+        if self._tier is not None:
+            self._tier.stay_known()
         await self._close()
 
     def _announce(self) -> None:
         """Leave a note in the data directory, for those who would open it."""
         if self._directory is None or self.port < 0 or self.config.tls_cert is not None:
             return
-        serving.announce(self._directory, self.url)
+        try:
+            serving.announce(self._directory, self.url)
+        except OSError as error:
+            # As on a full disk, where what can be received frees room; others name its URL.
+            self._log.warning("no note for those who would open the directory", reason=str(error))
 
     @property
     def url(self) -> str:

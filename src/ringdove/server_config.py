@@ -92,6 +92,7 @@ def check(config: ServerConfig) -> None:
             raise InvalidArgument(
                 f"{name} is {getattr(config, name)}; it must be 0 to 65535, or -1 for none."
             )
+    _check_mqtt(config)
     if is_local(config.host) or config.insecure:
         return
     if config.coap >= 0:
@@ -105,6 +106,21 @@ def check(config: ServerConfig) -> None:
         f"Listening on {config.host} lets others connect: give --token and --tls-cert with "
         "--tls-key, or say --insecure if the network is trusted."
     )
+
+
+def _check_mqtt(config: ServerConfig) -> None:
+    # What MQTT has room for, in seconds.
+    for name, most_s in (("mqtt_keep_alive_s", 0xFFFF), ("mqtt_session_s", 0xFFFF_FFFF)):
+        if not 0 <= getattr(config, name) <= most_s:
+            raise InvalidArgument(
+                f"{name} is {getattr(config, name)}; it must be 1 to {most_s}, or 0 for any."
+            )
+    if config.mqtt_rules or config.mqtt_permissions:
+        from ringdove.frontends.mqtt.access import Permissions  # noqa: PLC0415  if wanted
+        from ringdove.protocol.mqtt.rules import Rules  # noqa: PLC0415  if wanted
+
+        Rules(texts(config.mqtt_rules))
+        Permissions(texts(config.mqtt_permissions))
 
 
 def tls_context(config: ServerConfig) -> ssl.SSLContext | None:
@@ -121,5 +137,6 @@ def tls_context(config: ServerConfig) -> ssl.SSLContext | None:
             context.load_verify_locations(config.tls_client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
     except (OSError, ssl.SSLError) as error:
-        raise InvalidArgument(f"The TLS files cannot be used: {error}.") from error
+        files = ", ".join(filter(None, (config.tls_cert, config.tls_key, config.tls_client_ca)))
+        raise InvalidArgument(f"The TLS files {files} cannot be used: {error}.") from error
     return context

@@ -1,13 +1,27 @@
 """Every command of the command line, its failures included, as a user sees them."""
 
 import json
+import sys
+from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from cli.shell import Shell
-from ringdove.cli import EXIT_INTERRUPTED, EXIT_OK, EXIT_REFUSED, EXIT_STORE, EXIT_USAGE, run
+from ringdove.cli import (
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_REFUSED,
+    EXIT_STORE,
+    EXIT_USAGE,
+    messages,
+    run,
+)
+from ringdove.cli.queues import Settings
+from ringdove.client.sync import Connection
 from ringdove.config import server_config
+from ringdove.core.settings import SETTING_NAMES
 from ringdove.errors import InvalidArgument
 
 
@@ -35,8 +49,20 @@ def test_a_queue_is_created_listed_shown_changed_and_deleted(readings):
     assert "lease_ms = 1500" in sh.err
     [settings] = sh.json("queue", "set", "readings", "--spread", "auto")
     assert (settings["spread"], settings["bytes_max"]) == ("auto", 2**30)
+    sh("queue", "set", "readings", "--receives-max", "none", "--dead-letter", "none")
+    [shown] = sh.json("queue", "show", "readings")
+    assert (shown["settings"]["receives_max"], shown["settings"]["dead_letter"]) == (None, None)
+    sh("queue", "set", "readings", "--receives-max", "many", code=EXIT_REFUSED)
+    assert "'many' is no number: write for example 5, or none." in sh.err
     sh("queue", "delete", "readings", "--yes")
     assert [q["name"] for q in sh.json("queue", "list")] == ["readings.dead"]
+    sh("queue", "delete", "readings.dead", "--yes")
+    assert (sh("queue", "list"), sh("stats")) == ("", "")
+    assert "There are no queues." in sh.err
+
+
+def test_every_setting_is_an_option():
+    assert {field.name for field in fields(Settings)} == set(SETTING_NAMES) - {"notes"}
 
 
 def test_creating_again_is_fine_and_differently_is_refused(readings):
@@ -55,13 +81,13 @@ def test_creating_again_is_fine_and_differently_is_refused(readings):
 
 def test_messages_are_sent_and_received(readings):
     sh = readings
-    sh("send", "readings", "hello", "-5", "--key", "k", "-a", "unit=C", "-a", "n=3")
+    sh("send", "readings", "hello", "-5", "--key", "k", "-a", "n=3", "-a", "serial=007")
     assert "Sent 2 messages" in sh.err
     sh("send", "readings", "-", stdin=b"one\ntwo\n")
     assert sh("peek", "readings").split() == ["hello", "-5", "one", "two"]
     found = sh.json("receive", "readings", "--max", "2")
     assert [m["body"] for m in found] == ["hello", "-5"]
-    assert found[0]["attributes"] == {"unit": "C", "n": 3}
+    assert found[0]["attributes"] == {"n": 3, "serial": "007"}
     assert found[0]["key"] == "k"
     assert sh("receive", "readings", "--max", "10", "--ack").split() == ["one", "two"]
     sh("ack", found[0]["receipt"])
@@ -71,6 +97,19 @@ def test_messages_are_sent_and_received(readings):
     assert sh("receive", "readings", "--ack").split() == ["-5"]
     assert sh("receive", "readings") == ""
     sh("ack", found[0]["receipt"])
+
+
+def test_lines_are_sent_as_they_come(monkeypatch):
+    """Whoever pipes a log wants its lines sent before there are thousands of them."""
+    pieces = [b"one\ntwo\nth", b"ree", b"\n\nfour", b""]
+    monkeypatch.setattr(
+        sys, "stdin", SimpleNamespace(buffer=SimpleNamespace(read1=lambda _: pieces.pop()))
+    )
+    pieces.reverse()
+    parts = messages._parts(messages._messages(("-",), [], False))
+    assert next(parts) == [b"one", b"two"]
+    assert len(pieces) == 3
+    assert list(parts) == [[b"three", b""], [b"four"]]
 
 
 def test_files_ndjson_and_binary_bodies(readings, tmp_path):
@@ -93,7 +132,11 @@ def test_files_ndjson_and_binary_bodies(readings, tmp_path):
     assert (first["key"], first["attributes"]) == ("k", {"a": 1.5})
     assert second["body_base64"] == "/wAK"
     assert third["body"] == '{"nested": true}'
-    for bad in ("{", "[]", '{"text": 1}', '{"body_base64": "?"}', "{}"):
+    for bad in (
+        "{", "[]", '{"text": 1}', '{"body_base64": "?"}', "{}", '{"body": null}',
+        '{"body_base64": null}', '{"body": "x", "attributes": [1]}', r'{"body": "\ud800"}',
+        r'{"body": "x", "key": "\ud800"}', "[" * 100_000,
+    ):  # fmt: skip
         sh("send", "readings", "--ndjson", bad, code=EXIT_REFUSED)
         assert "is no message" in sh.err
     sh("send", "readings", "--file", str(tmp_path / "missing"), code=EXIT_REFUSED)
@@ -110,7 +153,14 @@ def test_senseless_sends_are_refused(readings):
     assert "one by one" in sh.err
     sh("send", "readings", "x", "-a", "novalue", code=EXIT_REFUSED)
     assert "name=value" in sh.err
+    sh("send", "readings", "--ky", "k", "x", code=EXIT_REFUSED)
+    assert "'--ky' is no option of send" in sh.err
+    sh("send", "readings", "--", "--ky", "-x")
+    assert sh("peek", "readings") == "--ky\n-x\n"
     sh("send", "readings", "x", "--priority", "3", code=EXIT_REFUSED)
+    sh("ack", "ü", code=EXIT_REFUSED)
+    sh("receive", "readings", "--max", "0", code=EXIT_REFUSED)
+    assert "--max is 0; it must be 1 or more" in sh.err
     sh("ack", "nonsense!", code=EXIT_REFUSED)
     assert "no receipt" in sh.err
     sh("ack", code=EXIT_REFUSED)
@@ -136,6 +186,25 @@ def test_dead_letters_are_listed_shown_and_sent_back(readings):
     sh("queue", "create", "plain")
     sh("dead", "show", "plain", code=EXIT_REFUSED)
     assert "ringdove queue set plain" in sh.err
+    sh("queue", "delete", "readings.dead", "--yes")
+    assert "there is no such queue" in sh("dead", "list")
+
+
+def test_a_queue_that_is_deleted_while_others_are_listed_is_left_out(readings, monkeypatch):
+    sh = readings
+    sh("queue", "create", "other")
+    queues = Connection.queues
+
+    def vanishing(self, prefix=""):
+        found = queues(self, prefix)
+        self.delete_queue("other", missing_ok=True)
+        return found
+
+    monkeypatch.setattr(Connection, "queues", vanishing)
+    assert "readings" in sh("queue", "list")
+    sh("queue", "create", "other")
+    assert "readings" in sh("stats", "--watch", "--every", "0", "--count", "2")
+    sh("stats", "--every", "-1", code=EXIT_REFUSED)
 
 
 def test_purge_and_delete_ask_before_they_act(readings, monkeypatch):
@@ -173,6 +242,7 @@ def test_stats_once_and_again(readings):
     assert "readings" in sh("stats")
     rows = sh.json("stats", "readings", "--watch", "--every", "0.01", "--count", "2")
     assert [row["waiting"] for row in rows] == [2, 2]
+    assert all(row["bytes"] > 0 and row["oldest_ms"] > 0 for row in rows)
     assert rows[1]["sent_per_s"] == 0
 
 
@@ -230,8 +300,9 @@ def test_usage_errors_suggest_what_was_meant(readings):
 
 
 def test_help_version_and_completion(sh):
-    assert "Commands" in sh("--help")
-    assert "seq 1000000" in sh("send", "--help")
+    assert "\n ringdove queue create readings " in sh("--help")
+    assert "\n seq 1000000 | ringdove send readings - " in sh("send", "--help")
+    assert "--empty-file" not in sh("send", "--help")
     assert "How long a received" in sh("queue", "create", "--help")
     assert sh("--version").strip()
     for shell in ("bash", "zsh", "fish"):
@@ -248,6 +319,10 @@ def test_url_environment_and_config_name_the_place(readings, tmp_path, monkeypat
     monkeypatch.delenv("RINGDOVE_URL")
     monkeypatch.setenv("RINGDOVE_DATA", str(sh.directory))
     assert run(["queue", "list"]) == EXIT_OK
+    assert run(["--url", "file:elsewhere", "queue", "list"]) == EXIT_STORE  # A flag comes first.
+    monkeypatch.setenv("RINGDOVE_URL", url)
+    assert run(["queue", "list"]) == EXIT_REFUSED
+    monkeypatch.delenv("RINGDOVE_URL")
     monkeypatch.delenv("RINGDOVE_DATA")
     monkeypatch.chdir(tmp_path)
     assert run(["queue", "list"]) == EXIT_STORE
@@ -256,6 +331,16 @@ def test_url_environment_and_config_name_the_place(readings, tmp_path, monkeypat
     (tmp_path / "ringdove.toml").write_text("url = \n")
     assert run(["queue", "list"]) == EXIT_REFUSED
     assert run(["--url", "memory:", "fsck"]) == EXIT_REFUSED
+
+
+def test_a_directory_is_the_same_by_path_and_by_url(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert run(["--data", "100%25 sure", "queue", "create", "readings"]) == EXIT_OK
+    assert run(["--data", "100%25 sure", "queue", "show", "readings"]) == EXIT_OK
+    assert run(["--url", "file:100%2525%20sure", "queue", "show", "readings"]) == EXIT_OK
+    assert run(["--url", "file:~/data", "queue", "create", "readings"]) == EXIT_OK
+    assert {path.name for path in tmp_path.iterdir()} == {"100%25 sure", "home"}
 
 
 @pytest.mark.parametrize("text", ["serve = 3", "serve = 'fast'", "serve = [1]", "[[serve]]"])
@@ -274,8 +359,16 @@ def test_what_a_server_is_told_comes_from_flags_then_environment_then_file(tmp_p
     config = server_config({"token": "given", "unix": None})
     assert (config.port, config.http, config.token, config.unix) == (1, 3, "given", None)
     monkeypatch.setenv("RINGDOVE_HTTP", "many")
-    with pytest.raises(InvalidArgument, match="cannot be used"):
+    with pytest.raises(InvalidArgument, match="RINGDOVE_HTTP, RINGDOVE_TOKEN from the environment"):
         server_config({})
+
+
+def test_a_file_that_says_what_nobody_reads_is_refused(sh, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RINGDOVE_DATA", raising=False)
+    (tmp_path / "ringdove.toml").write_text("data = 'own'\nport = 7117\n")
+    sh("queue", "list", code=EXIT_REFUSED)
+    assert "not port: what a server is told belongs into the table" in sh.err
 
 
 @pytest.mark.parametrize(
@@ -288,6 +381,7 @@ def test_what_a_server_is_told_comes_from_flags_then_environment_then_file(tmp_p
         ([], {"RINGDOVE_DATA": "around"}, "[serve]\ndata = 'own'", "around"),
         (["--data", "given"], {"RINGDOVE_DATA": "around"}, "[serve]\ndata = 'own'", "given"),
         (["--url", "file:given"], {}, "[serve]\ndata = 'own'", "given"),
+        ([], {"RINGDOVE_MEMORY": "false"}, "data = 'shared'", "shared"),
     ],
 )
 def test_a_server_takes_the_directory_that_was_said_closest(

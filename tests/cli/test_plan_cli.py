@@ -1,6 +1,7 @@
 """The command `plan`: on paper, and of a running server."""
 
 import json
+import socket
 import subprocess
 import threading
 import time
@@ -62,6 +63,34 @@ def test_metrics_may_need_the_servers_token(shell, tmp_path):
 def test_a_server_that_does_not_answer_is_told(shell):
     shell("plan", "--from", "http://127.0.0.1:1", code=EXIT_STORE)
     assert "does not give its metrics" in shell.err
+
+
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhal", b"what?\r\n"]
+)
+def test_a_server_that_dies_while_it_answers_is_told(shell, answer):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve():
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        port = listener.getsockname()[1]
+        shell("plan", "--from", f"http://127.0.0.1:{port}", "--over", "1ms", code=EXIT_STORE)
+        thread.join()
+    assert "does not give its metrics" in shell.err
+
+
+def test_where_a_plan_cannot_listen_is_told(shell):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        shell("plan", "--from", "http://127.0.0.1:1", "--listen", place, code=EXIT_STORE)
+    assert f"Cannot listen on {place}" in shell.err
+    shell("plan", "--from", "http://127.0.0.1:1", "--listen", "localhost:70000", code=EXIT_REFUSED)
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = [sys.executable, "-c", "from ringdove.cli import main; main()"]
 
 
@@ -43,18 +45,27 @@ def test_a_pipe_goes_in_and_comes_out(tmp_path):
     assert received.stdout == lines
 
 
-def test_ctrl_c_ends_a_waiting_receive_and_loses_nothing(tmp_path):
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_command_loses_nothing(tmp_path, ending):
     ringdove(tmp_path, "queue", "create", "q")
     waiting = background(tmp_path, "stats", "--watch", "--json")
     assert json.loads(waiting.stdout.readline())["queue"] == "q"
     refused = ringdove(tmp_path, "send", "q", "x")
     assert refused.returncode == 3
     assert str(waiting.pid).encode() in refused.stderr
-    waiting.send_signal(signal.SIGINT)
+    waiting.send_signal(ending)
     waiting.communicate(timeout=60)
     assert waiting.returncode == 130
     assert ringdove(tmp_path, "send", "q", "x").returncode == 0
     assert ringdove(tmp_path, "receive", "q", "--ack").stdout == b"x\n"
+
+
+def test_lines_that_an_id_cannot_name_are_not_sent(tmp_path):
+    ringdove(tmp_path, "queue", "create", "q")
+    assert ringdove(tmp_path, "send", "q", "-", "--id", "x", input=b"1\n2\n").returncode == 1
+    assert ringdove(tmp_path, "receive", "q").stdout == b""
+    assert ringdove(tmp_path, "send", "q", "-", "--id", "x", input=b"1\n").returncode == 0
+    assert ringdove(tmp_path, "receive", "q").stdout == b"1\n"
 
 
 def test_fsck_and_backup_work_beside_a_writer(tmp_path):

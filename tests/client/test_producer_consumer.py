@@ -125,6 +125,13 @@ def test_without_a_number_a_consumer_takes_more_at_a_time_while_it_is_fast(real)
     assert queue.stats().messages == 0
 
 
+@pytest.mark.parametrize("bad", [0, -1, limits.LEASE_MESSAGES_MAX + 1])
+def test_a_consumer_that_would_take_nothing_or_too_much_is_refused(real, bad):
+    queue = real.create_queue("q")
+    with pytest.raises(errors.InvalidArgument, match="max is"):
+        next(iter(queue.consumer(max=bad, wait=0)))
+
+
 def test_leaving_the_loop_gives_the_rest_back_at_once(real):
     queue = real.create_queue("q", lease_ms=600_000)
     queue.send_many([b"%d" % n for n in range(10)])

@@ -1,15 +1,24 @@
 """The library as an application uses it: queues, messages, batches, in this process and on a server."""
 
+import re
 import threading
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 import ringdove
-from ringdove import NewMessage, Start, errors
+from ringdove import NewMessage, Start, errors, limits
+from ringdove.pending import run
 
 
 def bodies(batch):
     return [message.body for message in batch]
+
+
+def test_every_public_name_is_there_and_listed():
+    assert dir(ringdove) == sorted(ringdove.__all__)
+    assert all(getattr(ringdove, name) for name in ringdove.__all__)
 
 
 def test_what_is_sent_is_received_in_order_and_done_after_ack(rd, clock):
@@ -103,6 +112,77 @@ def test_dead_letters_move_with_reason_and_come_back_on_redrive(rd, clock):
     [message] = queue.receive()
     assert (message.body, message.key, message.attributes) == (b"poison", b"k", {"a": 1})
     assert message.receives == 1
+
+
+def test_a_dead_letter_that_cannot_be_moved_keeps_nobody_from_the_rest(rd, clock):
+    letters = rd.create_queue("letters", body_bytes_max=100)
+    queue = rd.create_queue("jobs", receives_max=1, dead_letter="letters", lease_ms=1000)
+    queue.send(b"x" * 101)
+    assert queue.receive()
+    for number in range(3):
+        queue.send(b"%d" % number)
+        clock.sleep_ms(1000)
+        [message] = queue.receive(max=10)
+        assert message.body == b"%d" % number
+        message.ack()
+    letters.configure(body_bytes_max=1000)
+    clock.sleep_ms(1000)
+    assert not queue.receive()
+    assert bodies(letters.peek()) == [b"x" * 101]
+
+
+def test_a_dead_letter_queue_that_takes_nothing_is_asked_once(rd, clock, caplog):
+    dead = rd.create_queue("dead", bytes_max=1_000, body_bytes_max=100)
+    with suppress(errors.QueueFull):
+        while True:
+            dead.send(bytes(100))
+    queue = rd.create_queue("q", receives_max=1, dead_letter="dead", lease_ms=1_000)
+    for number in range(3):
+        queue.send(b"%d" % number)
+    for _ in range(3):  # A run each.
+        assert len(queue.receive(max=1)) == 1
+    clock.sleep_ms(2_000)
+    queue.send(b"fresh")
+    caplog.clear()
+    assert queue.receive(max=9).bodies() == [b"fresh"]
+    assert [record.args[:2] for record in caplog.records] == [("q", "dead")]
+
+
+def test_a_letter_that_has_an_attribute_of_ours_goes_back_like_others(rd):
+    queue, dead = rd.create_queue("q"), rd.create_queue("dead")
+    odd = {"ringdove.dead.own": b"\xff", "colour": "red"}
+    dead.send(b"x", attributes=odd)
+    assert dead.redrive("q") == 1
+    [message] = queue.receive()
+    assert (message.body, message.attributes) == (b"x", {"colour": "red"})
+
+
+def test_a_dead_letter_may_have_as_many_attributes_as_a_message(rd, clock):
+    queue = rd.create_queue("jobs", receives_max=1, lease_ms=1000)
+    given = {f"a{number}": number for number in range(limits.ATTRIBUTES_MAX)}
+    queue.send(b"poison", attributes=given)
+    assert queue.receive()
+    clock.sleep_ms(1000)
+    assert not queue.receive()
+    letters = rd.queue("jobs.dead")
+    [letter] = letters.peek()
+    assert letter.attributes["ringdove.dead.queue"] == "jobs"
+    assert letters.redrive() == 1
+    [message] = queue.receive()
+    assert message.attributes == given
+
+
+def test_a_redrive_that_fails_gives_back_what_it_has_not_moved(rd):
+    home = rd.create_queue("small", bytes_max=1000, body_bytes_max=400)
+    letters = rd.create_queue("letters")
+    for number in range(5):
+        letters.send(b"%d" % number * 400)
+    with pytest.raises(errors.QueueFull):
+        letters.redrive(home.name)
+    moved, left = home.receive(max=9), letters.receive(max=9)
+    assert 0 < len(moved) < 5
+    assert len(moved) + len(left) == 5
+    assert {message.receives for message in left} == {1}
 
 
 def test_a_buried_message_goes_to_the_dead_letter_queue_at_once(rd):
@@ -204,12 +284,37 @@ def test_subscriptions_read_independently(rd):
         queue.unsubscribe("audit")
 
 
+def test_a_default_subscription_stays_for_messages_that_only_it_has(rd):
+    queue = rd.create_queue("readings")
+    queue.send(b"sent before")
+    queue.subscribe("billing", "latest")
+    assert queue.subscriptions() == ("billing", "default")
+    assert bodies(queue.receive()) == [b"sent before"]
+
+
 def test_a_used_default_subscription_is_not_taken_away(rd):
     queue = rd.create_queue("events")
     queue.send(b"0")
     queue.receive().ack()
     queue.subscribe("billing")
     assert queue.subscriptions() == ("billing", "default")
+
+
+def test_blocks_are_read_by_messages_cut_and_by_bytes_whole(rd):
+    queue = rd.create_queue("q")
+    for first in (0, 4, 8):
+        queue.send_many([b"%d" % number for number in range(first, first + 4)])
+    [stripe] = queue.info().stripes()
+
+    def read(*most):
+        return [(b.base, b.count) for b in run(rd.backend.read(stripe, 1, *most))]
+
+    whole = sum(block.nbytes for block in run(rd.backend.read(stripe, 1, 100))[:2])
+    assert read(100) == [(1, 3), (4, 4), (8, 4)]
+    assert read(5) == [(1, 3), (4, 2)]
+    assert read(100, 1) == [(1, 3)]
+    assert read(100, whole) == [(1, 3), (4, 4)]
+    assert read(100, whole + 1) == read(100, limits.OFFSET_MAX) == read(100)
 
 
 def test_replay_reads_done_messages_by_offset_and_time(rd, clock):
@@ -398,8 +503,15 @@ def test_a_waiting_receive_wakes_when_a_lease_ends(url):
     [
         ("./data", "write 'file:./data'"),
         ("file:", "names no directory"),
+        ("file://./data", "write 'file:./data'"),
+        ("file://data/queues", "write 'file:data/queues'"),
+        (Path("data"), "is no URL: write for example 'file:./data'"),
         ("flie:./data", "Did you mean 'file:'"),
         ("http://host", "this version connects"),
+        ("http://:s3cret@host", "'http://host': this version connects"),
+        ("ringdove://:s3cret@", "'ringdove://' names no server"),
+        ("ringdove://:s3cret@host:door", "'ringdove://host:door': 'door' is no port"),
+        ("tiers://:s3cret@host?x=1", r"'tiers://host\?x=1': after"),
         ("ringdove://", "names no server"),
         ("ringdove://host:door", "'door' is no port"),
         ("ringdove+unix:", "names no socket"),
@@ -410,6 +522,14 @@ def test_a_wrong_url_says_what_is_right(wrong, match):
         ringdove.connect(wrong)
 
 
+def test_a_connection_is_shown_without_its_secret():
+    connection = ringdove.aio.connect("ringdove://:s3cret@host")
+    assert repr(connection) == "Connection('ringdove://host')"
+    assert repr(connection.queue("q")) == "Queue('q' at 'ringdove://host')"
+    with pytest.raises(errors.ConnectionClosed, match="to 'ringdove://host' is not open"):
+        _ = connection.backend
+
+
 def test_a_closed_connection_says_so(url):
     rd = ringdove.connect(url)
     queue = rd.create_queue("q")
@@ -417,3 +537,46 @@ def test_a_closed_connection_says_so(url):
     rd.close()
     with pytest.raises(errors.ConnectionClosed):
         queue.send(b"x")
+
+
+@pytest.mark.parametrize("rd", ["file", "server"], indirect=True)
+@pytest.mark.parametrize(
+    ("use", "told"),
+    [
+        (lambda queue: queue.receive(max=1.5), "max is 1.5; it must be a whole number"),
+        (lambda queue: queue.receive(max=None), "max is None; it must be a whole number"),
+        (lambda queue: queue.receive(wait="5s"), "wait is '5s'; it must be seconds, or None"),
+        (lambda queue: queue.receive(lease_ms=0.5), "lease_ms is 0.5; it must be a whole number"),
+        (lambda queue: queue.receive(lease_ms=10**15), "it must be 1 to 316224000000"),
+        (lambda queue: queue.receive(subscription=None), "subscription is None; it must be text"),
+        (lambda queue: queue.receive(max=3).release("1s"), "delay_ms is '1s'"),
+        (lambda queue: queue.receive()[0].extend(0), "lease_ms is 0; it must be 1 to"),
+        (lambda queue: queue.receive()[0].bury(7), "reason is 7; it must be text"),
+        (lambda queue: queue.peek("all"), "max is 'all'"),
+        (lambda queue: queue.send(b"", delay_ms=1.5), "delay_ms is 1.5"),
+        (lambda queue: queue.send(b"", priority="1"), "priority is '1'"),
+        (lambda queue: queue.send(b"", attributes="a=b"), "write them by name"),
+        (lambda queue: queue.producer(linger_ms=None), "linger_ms is None; it must be a number"),
+        (lambda queue: queue.producer(sequence="7"), "sequence is '7'; it must be a whole number"),
+        (lambda queue: queue.producer(name="p", sequence=-1), "sequence is -1; it must be 0 or"),
+        (lambda queue: queue.consumer(lease_ms="1s"), "lease_ms is '1s'"),
+        (lambda queue: queue.consumer(ack_linger_ms="1s"), "ack_linger_ms is '1s'"),
+        (lambda queue: queue.stream(wait="1s"), "wait is '1s'; it must be seconds"),
+        (lambda queue: queue.stream(position="start"), "This is no position of a stream."),
+        (lambda queue: queue.redrive(max="all"), "max is 'all'"),
+        (lambda queue: queue.redrive(7), "7 is no queue name"),
+        (lambda queue: queue.send_many("abc"), "send_many takes several messages"),
+        (lambda queue: queue.producer().send(b"", attributes=["a"]), "write them by name"),
+        (lambda queue: list(queue.replay(-1)), "an offset of 0 or more"),
+        (lambda queue: list(queue.replay(Start("time", 1.5))), "Start('time', MILLISECONDS)"),
+        (lambda queue: queue.subscribe(7), "7 is no subscription name"),
+    ],
+)
+def test_an_argument_of_the_wrong_kind_is_refused_with_what_would_be_right(rd, use, told):
+    queue = rd.create_queue("readings", lease_ms=1000)
+    queue.send_many([b"a", b"b", b"c"])
+    with pytest.raises(errors.InvalidArgument, match=re.escape(told)):
+        use(queue)
+    assert queue.stats().messages == 3
+    queue.send(b"d")
+    assert len(queue.receive(max=9)) > 0  # It goes on as before.

@@ -216,6 +216,25 @@ class TestAccess:
         assert device.ask(Code.GET, f"/q/q?{token}").code == Code.FORBIDDEN
         assert device.ask(Code.POST, f"/q/q?{token}x", b"x").code == Code.FORBIDDEN
 
+    @pytest.mark.parametrize("path", ["/q/q", "/q/q/last"])
+    def test_an_observer_whose_key_is_revoked_is_told_no_more(self, guarded, path):
+        server, device = guarded
+        accounts = server.server._broker.accounts
+        _, key = server.call(accounts.create("devices"))
+        server.call(accounts.grant("devices", "q", ["receive"]))
+        with ringdove.connect(server.url) as rd:
+            asked = f"{path}?token={key.id}:{key.secret}"
+            assert device.ask(Code.GET, asked, b"", OBSERVE).number(Option.OBSERVE) == 0
+            rd.queue("q").send(b"one")
+            told = device.read()
+            device.acknowledge(told)
+            assert told.payload == b"one"
+            server.call(accounts.revoke_key(key.id))
+            rd.queue("q").send(b"two")
+            last = device.read()
+            assert (last.code, last.number(Option.OBSERVE)) == (Code.FORBIDDEN, None)
+            wait_for(lambda: rd.queue("q").stats().waiting(), "it was given back")
+
     def test_an_address_that_others_reach_must_be_asked_for(self, tmp_path):
         with pytest.raises(InvalidArgument, match="no DTLS"):
             ServerThread(

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser
 import ringdove
 from console.browser import Shown, chromium, watched
 from rest.caller import Caller
-from ringdove.controllers import accounts
+from ringdove.controllers import passwords
 from server.running import ServerThread
 
 
@@ -18,8 +18,8 @@ def cheap_passwords() -> Iterator[None]:
     """Hash passwords as always, but at a fraction of the cost."""
     cheap = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(accounts, "_hasher", lambda: cheap)
-        patch.setattr(accounts, "_NOBODY", cheap.hash("nobody"))
+        patch.setattr(passwords, "_hasher", lambda: cheap)
+        patch.setattr(passwords, "_NOBODY", cheap.hash("nobody"))
         yield
 
 

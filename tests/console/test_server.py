@@ -48,6 +48,13 @@ def test_the_page_begins_below_its_name(console):
     assert console.at("GET", "/console/").body == (FILES / "index.html").read_bytes()
 
 
+def test_the_bare_address_leads_a_browser_to_the_page(console):
+    browser = {"User-Agent": "Mozilla/5.0"}
+    assert console.at("GET", "/", headers=browser).headers["location"] == "/console/"
+    assert console.at("GET", "/").status == 404
+    assert console.at("GET", "/?Action=ListQueues", headers=browser).status != 302
+
+
 @pytest.mark.parametrize("path", ["nothing.js", "../server.py", "%2e%2e/server.py", "vendor", ".."])
 def test_nothing_else_is_served(console, path):
     assert console.at("GET", f"/console/{path}").status == 404
@@ -118,6 +125,18 @@ def test_a_password_begins_a_session_that_scripts_cannot_read(server, console):
     assert "SameSite=Strict" in cookie
     assert console.ask("GET", "session").json["name"] == "shop"
     assert console.ask("GET", "queues").status == 200
+
+
+def test_cookies_of_others_on_the_host_do_not_hide_the_session(server, console):
+    """Browsers send them to every port, and none need be well-formed."""
+    make_account(server, "shop", "admin")
+    console.sign_in(name="shop", password=PASSWORD)
+    own = console.headers["Cookie"]
+    for odd in ('prefs={"a": 1}', "plain", "a b=1", "x[y]=1", "=", "my-ringdove-session=1"):
+        console.headers["Cookie"] = f"{odd}; {own}; {odd}"
+        assert console.ask("GET", "session").json["signed_in"], odd
+    console.headers["Cookie"] = own.replace("ringdove", "Ringdove")
+    assert not console.ask("GET", "session").json["signed_in"]
 
 
 def test_the_session_is_not_stored_as_the_browser_knows_it(server, console):

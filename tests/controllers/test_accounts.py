@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringdove.controllers import accounts as module
+from ringdove.controllers import passwords
 from ringdove.controllers.accounts import (
     ALL,
     DEFAULT_ACCOUNT,
@@ -274,29 +275,29 @@ def test_where_there_is_no_password_as_much_work_is_done(store, monkeypatch, nam
     accounts = Accounts(store)
     run(accounts.create("without"))
     checked = []
-    verify = module._verify
+    verify = passwords._verify
 
     def watched(hashed, password):
         checked.append(threading.current_thread())
         assert not verify(hashed, password)
         return True  # Even who guesses nobody's password is not let in.
 
-    monkeypatch.setattr(module, "_verify", watched)
+    monkeypatch.setattr(passwords, "_verify", watched)
     assert run(accounts.check_password(name, PASSWORD)) is False
     [thread] = checked
     assert thread is not threading.current_thread()
 
 
 def test_the_hash_of_nobody_costs_as_much_as_any():
-    assert not module._hasher().check_needs_rehash(module._NOBODY)
-    assert module._verify(module._NOBODY, PASSWORD) is False
+    assert not passwords._hasher().check_needs_rehash(passwords._NOBODY)
+    assert passwords._verify(passwords._NOBODY, PASSWORD) is False
 
 
 def test_only_so_many_passwords_wait_to_be_checked(store, monkeypatch):
-    monkeypatch.setattr(module, "_HASHES_WAITING_MAX", 1)
+    monkeypatch.setattr(passwords, "_HASHES_WAITING_MAX", 1)
     accounts = Accounts(store)
     gate = threading.Event()
-    waiting = [accounts._submit(gate.wait) for _ in range(3)]
+    waiting = [accounts._passwords._submit(gate.wait) for _ in range(3)]
     with pytest.raises(LimitExceeded, match="try again"):
         run(accounts.check_password("nobody", PASSWORD))
     gate.set()

@@ -11,11 +11,12 @@ import pytest
 from ringdove import limits
 from ringdove.controllers.broker import Broker
 from ringdove.controllers.catalog import Catalog
+from ringdove.controllers.sending import Outgoing
 from ringdove.core.dedup import Segment
 from ringdove.core.settings import QueueSettings
-from ringdove.errors import QueueExists, SettingsRefused
+from ringdove.errors import QueueExists, QueueNotFound, SettingsRefused
 from ringdove.pending import run
-from ringdove.stores.base import StripeId
+from ringdove.stores.base import Start, StripeId
 from ringdove.stores.memory import MemoryStore
 from stores.driver import block
 
@@ -51,6 +52,42 @@ def test_all_queues_are_listed_however_many_there_are(monkeypatch):
     assert [info.name for info in run(broker.list_queues(max=2))] == ["q0", "q1"]
 
 
+def test_what_another_broker_has_deleted_is_made_anew():
+    store = MemoryStore()
+    one, other = Broker(store), Broker(store)
+    run(one.create_queue("q", {"receives_max": 3}))
+    for name in ("q", "q.dead"):
+        run(other.delete_queue(name))
+    run(one.create_queue("q", {"receives_max": 3}))
+    assert {info.name for info in run(other.list_queues())} == {"q", "q.dead"}
+    run(one.send("q", Outgoing([b"x"])))
+
+
+def test_what_another_broker_has_made_anew_is_deleted_whole():
+    store = MemoryStore()
+    one, other = Broker(store), Broker(store)
+    run(one.create_queue("q", {}))
+    run(other.delete_queue("q"))
+    run(other.create_queue("q", {}))
+    run(one.delete_queue("q"))
+    assert run(store.scan("")) == []
+    assert not store._stripes
+
+
+def test_a_subscription_is_on_stripes_that_another_broker_has_added():
+    store = MemoryStore()
+    one, other = Broker(store), Broker(store)
+    run(one.create_queue("q", {}))
+    info = run(other.change_queue("q", {"stripes": 3}))
+    run(one.subscribe("q", "s", Start("earliest"), keep_default=True))
+    for stripe in info.stripes():
+        names = [own.name for own in run(store.stats(stripe)).subscriptions]
+        assert names == ["default", "s"]
+    run(other.change_queue("q", {"stripes": 5}))
+    run(one.unsubscribe("q", "s"))
+    assert all(list(known.stripe.subscriptions) == ["default"] for known in store._stripes.values())
+
+
 def test_brokers_of_one_store_keep_each_others_notes():
     store = MemoryStore()
     one, other = Broker(store), Broker(store)
@@ -73,6 +110,46 @@ def test_changes_at_the_same_time_are_all_made():
         assert len((await broker.get_queue("q")).settings.notes) == 10
 
     asyncio.run(main())
+
+
+# -- what is not there ----------------------------------------------------------------------------
+
+
+class Counting(MemoryStore):
+    """Notes how many records were looked at."""
+
+    looked_at = 0
+
+    async def scan(self, prefix: str, after: str = "", count_max: int = 1_000) -> list[Record]:
+        found = await super().scan(prefix, after, count_max)
+        self.looked_at += len(found)
+        return found
+
+
+def test_a_queue_that_is_missing_is_not_compared_with_thousands():
+    store = Counting()
+    catalog = Catalog(store)
+    for number in range(1_000):
+        run(catalog.create(f"meters.{number:03}", QueueSettings()))
+    run(catalog.create("readings", QueueSettings()))
+    with pytest.raises(QueueNotFound, match=r"Did you mean 'readings'\?"):
+        run(catalog.get("readngs"))
+    assert store.looked_at < 200
+
+
+def test_names_of_other_accounts_are_not_suggested():
+    catalog = Catalog(MemoryStore())
+    for name in ("123456789012.orders", "123456789013.invoices", "orders"):
+        run(catalog.create(name, QueueSettings()))
+    for name, near in (
+        ("123456789014.orders", ""),
+        ("123456789013.invoice", " Did you mean '123456789013.invoices'?"),
+        ("123456789012.order", " Did you mean '123456789012.orders'?"),
+        ("ordrs", " Did you mean 'orders'?"),
+    ):
+        with pytest.raises(QueueNotFound) as refusal:
+            run(catalog.get(name))
+        assert str(refusal.value) == f"There is no queue {name!r}.{near}"
 
 
 # -- stripes --------------------------------------------------------------------------------------

@@ -155,6 +155,33 @@ def test_keys_attributes_and_times_survive_the_joining(file_url: str):
 # -- step by step -------------------------------------------------------------------------------
 
 
+def test_a_sender_whose_clock_is_years_behind_disturbs_nobody():
+    store, broker = gated()
+
+    async def main() -> None:
+        first = begin(broker, b"first")
+        await settle()
+        waiting = [
+            begin(broker, body, sent_ms=[sent_ms])
+            for body, sent_ms in (
+                (b"old", 1_000),
+                (b"new", store.clock.now_ms()),
+                (b"far", 2**63 - 1),
+            )
+        ]
+        await settle()
+        store.open = True
+        store.let_one_through()
+
+        sent = await all_of([first, *waiting])
+
+        assert [where[0].offset for where in sent] == [0, 1, 2, 3]
+        assert await stored(broker) == [b"first", b"old", b"new", b"far"]
+        assert store.appended == [[1], [1, 1, 1]]
+
+    asyncio.run(main())
+
+
 def test_what_comes_during_an_append_goes_with_the_next():
     store, broker = gated()
 

@@ -9,6 +9,7 @@ import pytest
 
 import ringdove
 from ringdove.core.block import key_hash
+from ringdove.errors import SubscriptionNotFound
 
 PATIENCE_S = 30
 METHODS = ["poll", "retry", "monitor", "wake"]
@@ -135,10 +136,10 @@ def test_retry_gives_up_in_time(rd):
 def test_a_smaller_sleep_time_makes_more_misses(rd):
     """T4.5: what the sleep time trades."""
     misses = []
-    for pause_ms in (10, 100):
+    for pause_ms in (5, 400):
         queue = rd.create_queue(f"q{pause_ms}", dequeue="retry", dequeue_pause_ms=pause_ms)
         before = rd.backend.dequeuer.misses
-        queue.receive(wait=0.2)
+        queue.receive(wait=0.5)
         misses.append(rd.backend.dequeuer.misses - before)
     assert misses[0] > misses[1]
 
@@ -208,6 +209,23 @@ def test_wake_is_woken_by_an_arrival_on_any_stripe(rd):
         assert receiving.took_s < PATIENCE_S / 2
         queue.purge()
     assert (dequeuer.hits, dequeuer.delivered, dequeuer.parked) == (4, 4, 0)
+
+
+def test_wake_is_woken_when_its_subscription_goes(rd):
+    queue = rd.create_queue("q", dequeue="wake")
+    queue.subscribe("a", keep_default=True)
+    refused: list[Exception] = []
+
+    def receive() -> None:
+        try:
+            queue.receive(wait=None, subscription="a")
+        except SubscriptionNotFound as error:
+            refused.append(error)
+
+    threading.Thread(target=receive, daemon=True).start()
+    wait_for(lambda: rd.backend.dequeuer.parked)
+    queue.unsubscribe("a")
+    wait_for(lambda: refused)
 
 
 def test_wake_is_woken_by_the_end_of_a_lease_or_a_delay(rd):

@@ -17,6 +17,8 @@ from faults.history import present
 from faults.inspector import Inspector
 from ringdove import limits
 from ringdove.clock import ManualClock
+from ringdove.controllers.broker import Broker
+from ringdove.controllers.sending import Parcel
 from ringdove.core.block import HEADER_BYTES, Block
 from ringdove.core.dedup import Appended, Segment
 from ringdove.core.settings import QueueSettings
@@ -112,13 +114,13 @@ def flip(path: Path, number: int, place: int, bit: int = 0) -> None:
     file.write_bytes(spoilt)
 
 
-def set_order(path: Path, order: str, open_store: Open) -> None:
+def set_order(path: Path, order: str, open_store: Open, *, receives_max: int | None = None) -> None:
     """Give BAD another order, as if it had been made with it."""
     store = open_store(path)
     env = store._writers["disk"].env
     with env.lmdb.begin(write=True, db=env.db["stripes"]) as txn:
         record = decode_stripe(txn.get(BAD.key()))
-        settings = QueueSettings.make(order=order).encode()
+        settings = QueueSettings.make(order=order, receives_max=receives_max).encode()
         txn.put(BAD.key(), encode(record._replace(settings=settings)))
     run(store.close())
 
@@ -191,6 +193,47 @@ def test_messages_before_a_damaged_block_stay_deliverable(
         lease(store, BAD, wants[-1])
     run(store.close())
     assert found == [content(BAD, n) for n in range(DAMAGED)]
+
+
+@pytest.mark.parametrize("receives_max", [None, 1])
+@pytest.mark.parametrize("order", ["loose", "strict"])
+def test_of_an_ended_lease_what_is_before_the_damage_is_delivered(
+    data: Path, order: str, receives_max: int | None, open_store: Open
+) -> None:
+    """The damage came later than the lease; dead messages are handed out to be moved likewise."""
+    set_order(data, order, open_store, receives_max=receives_max)
+    clock = present()
+    store = open_store(data, clock)
+    assert len(lease(store, BAD, 9)[0]) == BLOCKS
+    run(store.close())
+    flip(data, DAMAGED, HEADER_BYTES + 50)
+    store = open_store(data, clock)
+    clock.sleep_ms(60_000)
+    delivery = run(store.lease(BAD, "default", 9, 60_000, 1, 1))
+    [found] = delivery.dead if receives_max else delivery.runs
+    assert (found.run.lo, found.run.hi) == (0, DAMAGED)
+    run(store.acknowledge(BAD, "default", [Claim(1, found.run.token, 0, DAMAGED)], 1))
+    with pytest.raises(StoreCorrupted):
+        lease(store, BAD, 9)
+
+
+def test_a_damaged_stripe_keeps_nobody_from_the_others(tmp_path: Path, open_store: Open) -> None:
+    path = tmp_path / "data"
+    broker = Broker(open_store(path))
+    info = run(broker.create_queue("q", {"stripes": 2}))
+    for stripe in info.stripes():
+        content = body(2, stripe.number, SIZE[BAD])
+        run(broker.deliver("q", 1, Parcel(stripe.number, 0, [segment(content)])))
+    run(broker.close())
+    flip(path, 1, HEADER_BYTES + 50)
+    broker = Broker(open_store(path))
+    for _ in range(4):  # Whichever stripe comes first.
+        [received] = run(broker.receive("q", "default", 9, 0, None))
+        assert received.receives == 1
+        run(broker.unlease([received.receipt]))
+    run(broker.acknowledge([received.receipt]))
+    with pytest.raises(StoreCorrupted):
+        run(broker.receive("q", "default", 9, None, None))
 
 
 @pytest.mark.parametrize("place", [8, 12, HEADER_BYTES + 50])

@@ -1,14 +1,18 @@
 """What may be wrong with a data directory as a whole: whose it is, who has it, what it allows."""
 
+import errno
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
+import lmdb
 import pytest
 
 from faults.history import present
@@ -16,7 +20,13 @@ from ringdove import limits
 from ringdove.core.block import Block
 from ringdove.core.dedup import Segment
 from ringdove.core.settings import QueueSettings
-from ringdove.errors import FormatUnknown, RingdoveError, StoreLocked, StoreUnavailable
+from ringdove.errors import (
+    FormatUnknown,
+    RingdoveError,
+    StoreCorrupted,
+    StoreLocked,
+    StoreUnavailable,
+)
 from ringdove.pending import run
 from ringdove.stores.base import Record, Start, StripeId
 from ringdove.stores.embedded import EmbeddedStore
@@ -202,7 +212,7 @@ def test_a_second_process_is_told_who_has_the_directory(data: Path) -> None:
 def test_a_second_store_in_one_process_is_refused(data: Path) -> None:
     """The same message, and the first store is not disturbed."""
     store = EmbeddedStore(data)
-    with pytest.raises(StoreLocked, match=f"in use by process {os.getpid()}[^0-9]"):
+    with pytest.raises(StoreLocked, match="is open in this process"):
         EmbeddedStore(data)
     assert opened(data).startswith("StoreLocked ")
     assert run(store.stats(Q)).tail == 1
@@ -241,6 +251,20 @@ def test_fsck_calls_a_copy_sound_that_begins_where_its_origin_did(tmp_path: Path
     run(store.create(Q, QueueSettings.make(relayed=True), 1))
     late = Block.build([b"late"], sent_ms=1).stamp(100, 5)
     run(store.append(Q, [Segment(late, placed=True, sequence=0)], 0))
+    run(store.close())
+    assert fsck(tmp_path).faults == []
+
+
+def test_fsck_calls_a_queue_sound_that_was_a_copy_with_gaps(tmp_path: Path) -> None:
+    """Its origin was lost, and it is a queue of its own by now."""
+    store = EmbeddedStore(tmp_path, clock=present())
+    run(store.create(Q, QueueSettings.make(relayed=True), 1))
+    for at, base in ((0, 100), (101, 200)):
+        block = Block.build([b"x"], sent_ms=1).stamp(base, store.clock.now_ms())
+        run(store.append(Q, [Segment(block, placed=True, sequence=at)], 0))
+    for version in (2, 3):
+        run(store.configure(Q, QueueSettings.make(lease_ms=version), version))
+    run(store.append(Q, [Segment(Block.build([b"own"], sent_ms=1))], 0))
     run(store.close())
     assert fsck(tmp_path).faults == []
 
@@ -349,6 +373,41 @@ def test_a_store_that_could_not_be_opened_holds_nothing(data: Path) -> None:
             EmbeddedStore(data)
     (data / "away").rename(data / "format")
     assert messages(data) == [b"kept"]
+
+
+@pytest.mark.parametrize("why", ["no memory", "clock"])
+def test_a_store_that_could_be_opened_in_part_holds_nothing(data: Path, why: str) -> None:
+    """Neither a lock, nor a thread that would write beside whoever opens the directory next."""
+    store = EmbeddedStore(data, clock=present())
+    run(store.create(StripeId(2, 0, 0), QueueSettings.make(durability="memory"), 1))
+    run(store.close())
+    if why == "clock":
+        env = lmdb.open(os.fspath(data / "disk"), max_dbs=20, map_size=limits.MAP_BYTES)
+        with env.begin(write=True, db=env.open_db(b"meta", create=False)) as txn:
+            txn.put(b"clock", (2**62).to_bytes(8, "big"))
+        env.close()
+    else:
+        (data / "memory" / "data.mdb").write_bytes(b"")
+    threads = threading.active_count()
+    for _ in range(2):
+        with pytest.raises(StoreCorrupted):
+            EmbeddedStore(data, clock=present())
+    assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_lock_that_cannot_be_signed_keeps_nobody_out(
+    data: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk the store opens, so that messages can be received; or it holds nothing."""
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", Mock(side_effect=OSError(number, os.strerror(number))))
+        if number == errno.ENOSPC:
+            run(EmbeddedStore(data, clock=present()).close())
+        else:
+            with pytest.raises(StoreUnavailable):
+                EmbeddedStore(data, clock=present())
+    run(EmbeddedStore(data, clock=present()).close())
 
 
 def test_a_new_directory_and_its_backup_are_for_their_owner_alone(tmp_path):

@@ -1,6 +1,7 @@
 """Fleets of a few devices against real servers, over each protocol."""
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -155,6 +156,15 @@ def test_a_fleet_gives_up_when_nobody_answers(monkeypatch):
     plan = PLAN._replace(protocol="coap", url=f"coap://127.0.0.1:{free_udp_port()}", seconds=0.5)
     report = run(plan)
     assert report["unacknowledged"] == report["sent"] > 0
+
+
+def test_a_fleet_that_reaches_nobody_says_why(monkeypatch):
+    monkeypatch.setattr(running_module, "_PATIENCE_S", 0.5)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # It does not listen.
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        report = run(PLAN._replace(protocol="http", url=url, seconds=0.5))
+    assert f"[Errno {errno.ECONNREFUSED}]" in report["failure"]
 
 
 def test_traces_of_a_run_are_kept(server, tmp_path):

@@ -1,5 +1,6 @@
 """Who may connect, and which topics are his."""
 
+import asyncio
 import socket
 import ssl
 
@@ -10,12 +11,15 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 import ringdove
 from mqtt.wire import Wire
+from ringdove.controllers.broker import Broker
 from ringdove.errors import InvalidArgument
-from ringdove.frontends.mqtt.access import Identity, Permissions
+from ringdove.frontends.mqtt import gateway
+from ringdove.frontends.mqtt.access import Doorman, Identity, Permissions
 from ringdove.protocol.mqtt import packets as p
 from ringdove.protocol.mqtt.codec import encode
 from ringdove.protocol.mqtt.packets import V5, Reason
 from ringdove.protocol.mqtt.rules import Rules
+from ringdove.stores.memory import MemoryStore
 from server.running import wait_for
 
 EXPIRY = {"session_expiry_interval": 3600}
@@ -56,6 +60,83 @@ def test_accounts_come_in_with_a_password_or_a_key_and_use_the_topics_of_their_q
         assert refused.reason == Reason.NOT_AUTHORIZED
     with ringdove.connect(server.url) as rd:
         assert [queue.name for queue in rd.queues()] == ["meters.7"]
+
+
+@pytest.mark.parametrize("change", ["key", "password", "account"])
+def test_who_may_not_connect_any_more_does_not_stay(own_server, change, monkeypatch):
+    server = own_server()
+    accounts = server.server._broker.accounts
+    _, key = server.call(accounts.create("ann", password="correct horse"))
+    other, own = server.call(accounts.create("bob"))
+    with Wire(server.server.mqtt_port) as ann, Wire(server.server.mqtt_port) as bob:
+        given = ("ann", "correct horse") if change == "password" else (key.id, key.secret)
+        ann.connect("a", username=given[0], password=given[1].encode())
+        bob.connect("b", username=own.id, password=own.secret.encode())
+        monkeypatch.setattr(gateway, "_CHECK_S", 0)
+        if change == "key":
+            server.call(accounts.revoke_key(key.id))
+        elif change == "password":
+            server.call(accounts.set_password("ann", "battery staple"))
+        else:
+            server.call(accounts.delete("ann"))
+        assert ann.closed().reason == Reason.NOT_AUTHORIZED
+        assert bob.publish(f"{other.id}/x", b"", 1).reason == 0
+
+
+@pytest.mark.parametrize("permissions", [(), ("send #", "receive #")], ids=["all", "permissions"])
+def test_who_came_in_because_everybody_might_goes_when_there_is_an_account(
+    own_server, permissions, version, monkeypatch
+):
+    server = own_server(mqtt_permissions=permissions)
+    monkeypatch.setattr(gateway, "_CHECK_S", 0)
+    with Wire(server.server.mqtt_port, version) as wire:
+        wire.connect("device", username="ann", password=b"any")
+        server.call(server.server._mqtt._check_unasked())
+        assert wire.subscribe("#", qos=1) == [1]
+        server.call(server.server._broker.accounts.create("ann"))
+        last = wire.closed()
+        if version == V5:
+            assert last.reason == Reason.NOT_AUTHORIZED
+
+
+def test_who_came_in_with_the_token_or_an_account_stays_when_there_is_another_account(own_server):
+    server = own_server(token="secret")
+    accounts = server.server._broker.accounts
+    _, key = server.call(accounts.create("ann"))
+    with Wire(server.server.mqtt_port) as operator, Wire(server.server.mqtt_port) as ann:
+        operator.connect("operator", password=b"secret")
+        ann.connect("ann", username=key.id, password=key.secret.encode())
+        server.call(accounts.create("bob"))
+        server.call(server.server._mqtt._check_unasked())
+        for wire in (operator, ann):
+            assert wire.nothing_more()
+
+
+def test_who_came_in_with_a_certificate_was_asked():
+    async def main():
+        permissions = Permissions(["send #"])
+        doorman = Doorman(Broker(MemoryStore()), None, permissions, Rules([]))
+        certificate = {"subject": ((("commonName", "meter"),),)}
+        asked = await doorman.identify(p.Connect("meter"), "meter", certificate)
+        unasked = await doorman.identify(p.Connect("meter"), "meter", None)
+        assert [doorman.is_unasked(identity) for identity in (asked, unasked)] == [False, True]
+
+    asyncio.run(main())
+
+
+def test_a_right_that_is_withdrawn_ends_for_those_who_are_connected(own_server, monkeypatch):
+    server = own_server()
+    accounts = server.server._broker.accounts
+    _, key = server.call(accounts.create("ann"))
+    server.call(accounts.grant("ann", "meters.*", ["send"]))
+    with Wire(server.server.mqtt_port) as wire:
+        wire.connect(username=key.id, password=key.secret.encode())
+        assert wire.publish("meters/7", b"1", 1).reason == 0
+        server.call(accounts.ungrant("ann", "meters.*"))
+        monkeypatch.setattr(gateway, "_CHECK_S", 0)
+        wait_for(
+            lambda: wire.publish("meters/7", b"1", 1).reason == Reason.NOT_AUTHORIZED, "refused"
+        )
 
 
 def test_permissions_name_the_topics_of_each_device(own_server, version):
@@ -156,6 +237,9 @@ def test_a_name_cannot_widen_its_permission():
         assert not who.may_send("a/b/c")
         assert not who.may_send(f"a/{name}/c")
     assert Identity("b", "c", permissions, Rules()).may_send("a/b/c")
+    # Nor does a user get the place of another by what he calls his client.
+    who = Identity("%c", "b", permissions, Rules())
+    assert (who.may_send("a/b/c"), who.may_send("a/%c/c")) == (False, True)
 
 
 @pytest.mark.parametrize("text", ["", "send", "manage a", "send a/#/b"])

@@ -174,6 +174,27 @@ def fill(wire, topic):
     return taken
 
 
+@pytest.mark.parametrize(
+    "properties", [None, {"user_property": [("", "")] * 50}], ids=["plain", "with properties"]
+)
+def test_the_smallest_messages_do_not_pile_up_while_the_store_is_busy(
+    server, client, fresh, properties, monkeypatch
+):
+    gateway = server.server._mqtt
+    wire = client(fresh)
+    connection = gateway.sessions.get(fresh).connection
+    held = []
+    begin = gateway.turns._begin_messages
+    monkeypatch.setattr(gateway.turns, "_begin_messages", held.append)
+    count = 10_000 if properties is None else 1_000
+    wire.send(*[p.Publish("chat", b"", properties=properties)] * count)
+    wait_for(lambda: not connection._reading, "the server has stopped reading")
+    monkeypatch.undo()
+    server.loop.call_soon_threadsafe(lambda: [begin(turn) for turn in held])
+    assert wire.publish("chat", b"", 1).reason == 0
+    assert connection._storing_bytes == 0
+
+
 def test_nobody_gets_a_message_that_its_queue_has_refused(client, server, rd, fresh):
     rd.create_queue(fresh, bytes_max=4_000, body_bytes_max=1_000)
     here, away = client(), client(fresh, **LASTING)

@@ -140,3 +140,12 @@ def test_explanations_are_left_out_for_those_who_do_not_want_them():
     made = machine(V311)
     made.end(Reason.SERVER_BUSY, "Because.")
     assert said(made) == []
+
+
+def test_a_message_that_mqtt_has_no_words_for_is_not_sent_and_leaves_no_trace():
+    made = machine(topic_alias_maximum=10)
+    impossible = {"user_property": [("a", "x" * 70_000)]}
+    assert not made.deliver(p.Publish("a", b"", 1, 1, properties=impossible))
+    assert not made.in_use(1)
+    assert made.deliver(p.Publish("a", b"", 1, 1))
+    assert [one.topic for one in said(made)] == ["a"]

@@ -12,6 +12,9 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from ringdove import limits
 from ringdove.errors import RemoteProtocolError
+from ringdove.protocol.mqtt import packets as p
+from ringdove.protocol.mqtt.codec import Decoder, encode
+from ringdove.protocol.mqtt.packets import V5, Reason
 from ringdove.protocol.websocket import HEAD_BYTES_MAX, FrameStream, Handshake, frame
 
 REQUEST = (
@@ -155,3 +158,30 @@ def test_what_is_no_websocket_is_told_so(own_server):
                 answer += data
             assert answer.startswith(b"HTTP/1.1 " + status)
             assert status == b"404" or answer.endswith(b"\x88\x02\x03\xea")
+
+
+def answer_to(server, origin, **connect):
+    """What CONNECT is answered when a page from somewhere sends it."""
+    extra = b"" if origin is None else b"Origin: " + origin.encode() + b"\r\n"
+    hello = encode(p.Connect("", V5, True, **connect), V5)
+    with socket.create_connection(("127.0.0.1", server.server.mqtt_ws_port), timeout=30) as page:
+        page.sendall(REQUEST.replace(b"Host: x\r\n", b"Host: x\r\n" + extra) + masked(hello))
+        said = page.makefile("rb")
+        while said.readline().strip():
+            pass
+        _, count = said.read(2)
+        [answer] = Decoder(V5).feed(said.read(count))
+    return answer.reason
+
+
+def test_pages_of_other_sites_are_not_let_in_where_everybody_is(own_server):
+    server = own_server(mqtt_ws=0)
+    for own in (None, "http://localhost:3000", "https://127.0.0.1", "http://[::1]:80"):
+        assert answer_to(server, own) == 0, own
+    for foreign in ("https://example.org", "null", "http://localhost.example.org", "http://["):
+        assert answer_to(server, foreign) == Reason.NOT_AUTHORIZED, foreign
+    server.stop()
+    server = own_server(mqtt_ws=0, token="secret")
+    page = "https://example.org"
+    assert answer_to(server, page, password=b"secret") == 0
+    assert answer_to(server, page) == Reason.BAD_CREDENTIALS

@@ -13,14 +13,17 @@ from server.running import ServerThread
 def lasting() -> Iterator[ServerThread]:
     """A server in a thread of this process, without a disk, for all tests of a module."""
     with ServerThread("nowhere", port=-1, memory=True) as running:
+        serve_rest(running)
         yield running
 
 
 @pytest.fixture
 def server(lasting: ServerThread) -> Iterator[ServerThread]:
-    """The server, without queues."""
-    serve_rest(lasting)
+    """The server, without queues and with the usual options."""
+    dialects = lasting.server._http.dialects
+    usual = dialects["v1"]
     yield lasting
+    dialects["v1"] = usual
     lasting.call(forget_all(lasting))
 
 

@@ -237,6 +237,10 @@ class BadNetwork:
 class _Raw(NamedTuple):
     buffer: Any
 
+    @property
+    def nbytes(self) -> int:
+        return len(self.buffer)
+
 
 def _encode(frame: Frame) -> bytes:
     blocks: Any = [_Raw(frame.blob)] if len(frame.blob) else []

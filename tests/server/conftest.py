@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 import ringdove
+from ringdove.client import link
+from server.bad_network import BadNetwork
 from server.running import ServerProcess, ServerThread
 
 
@@ -28,3 +30,11 @@ def rd(server: ServerThread) -> Iterator[ringdove.Connection]:
     """A well-behaved client of `server`."""
     with ringdove.connect(server.url) as connection:
         yield connection
+
+
+@pytest.fixture
+def network(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> Iterator[BadNetwork]:
+    """A way to `server` that can be harmed; who is cut off again and again comes back at once."""
+    monkeypatch.setattr(link, "_BACKOFF_S_MAX", link._BACKOFF_S)
+    with BadNetwork(server.port) as running:
+        yield running

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import ringdove
-from ringdove.controllers import accounts as module
+from ringdove.controllers import passwords
 from ringdove.errors import InvalidArgument, NotAuthorized, RemoteProtocolError
 from ringdove.frontends.connection import Connection
 from ringdove.pending import run
@@ -107,7 +107,7 @@ def test_others_are_served_while_a_password_is_hashed(raw, monkeypatch):
             assert gate.wait(PATIENCE_S)
             return "hash"
 
-    monkeypatch.setattr(module, "_hasher", Slow)
+    monkeypatch.setattr(passwords, "_hasher", Slow)
     raw.send(Verb.ACCOUNT, 1, ("create", {"name": "shop", "password": PASSWORD}))
     assert raw.ask(Verb.LIST, 2, "").number == 2
     gate.set()

@@ -2,23 +2,16 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 import ringdove
 import ringdove.aio
 from ringdove.protocol.messages import Verb
-from server.bad_network import BadNetwork, Chance, Harm, any_of
-from server.running import ServerThread
+from server.bad_network import Chance, Harm, any_of
 
 COUNT = 200
-
-
-@pytest.fixture
-def network(server: ServerThread) -> Iterator[BadNetwork]:
-    with BadNetwork(server.port) as running:
-        yield running
 
 
 def stored(queue: ringdove.Queue) -> list[bytes]:

@@ -6,16 +6,19 @@ from typing import Any
 import pytest
 
 import ringdove
+from ringdove import limits
 from ringdove.controllers.broker import Broker
 from ringdove.controllers.dequeue import Received
 from ringdove.controllers.sending import Outgoing
+from ringdove.core.block import Block
 from ringdove.errors import QueueNotFound
 from ringdove.frontends import connection as connection_module
 from ringdove.frontends.connection import Connection
 from ringdove.frontends.native import NativeServer
-from ringdove.frontends.requests import fit
+from ringdove.frontends.requests import HANDLERS, fit
 from ringdove.pending import Pending, run
 from ringdove.protocol import messages
+from ringdove.protocol.frames import Frame
 from ringdove.protocol.messages import Verb
 from ringdove.stores.embedded import EmbeddedStore
 from ringdove.stores.memory import MemoryStore
@@ -26,6 +29,18 @@ LEASE_MS = 3_600_000
 
 
 # -- more than fits in a frame ---------------------------------------------------------------------
+
+
+def test_what_is_read_fits_in_a_frame():
+    blocks = [Block.build([bytes(limits.BLOCK_BYTES_MAX // 2)], sent_ms=1) for _ in range(3)]
+
+    class Full:
+        async def read(self, *_: Any, **__: Any) -> list[Block]:
+            return blocks.copy()
+
+    ask = messages.encode(messages.Read((1, 0, 0), 0, 10, skip_trimmed=True))
+    meta, sent = run(HANDLERS[Verb.READ](Full(), Frame(Verb.READ, 1, 0, ask, b"")))
+    assert (messages.decode(int, meta), sent) == (1, blocks[:1])
 
 
 @pytest.fixture(scope="module")

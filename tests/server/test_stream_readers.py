@@ -16,15 +16,9 @@ from ringdove.protocol.messages import Verb
 from server.bad_network import BadNetwork, Chance, no_harm
 from server.crashing_reader import DIED, open_database
 from server.known_places import Log, Reader
-from server.running import ServerThread, wait_for
+from server.running import wait_for
 
 CRASHING_READER = Path(__file__).parent / "crashing_reader.py"
-
-
-@pytest.fixture
-def network(server: ServerThread) -> Iterator[BadNetwork]:
-    with BadNetwork(server.port) as running:
-        yield running
 
 
 @pytest.fixture

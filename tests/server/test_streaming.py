@@ -3,23 +3,22 @@
 Every message is handed out once, in order, per stripe: whatever happens on the way.
 """
 
-from collections.abc import Callable, Iterator
+import asyncio
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import ringdove
 from ringdove.client.streaming import RemoteStream
+from ringdove.controllers.streaming import BlockStream
+from ringdove.errors import SubscriptionBusy
+from ringdove.pending import Pending, run
 from ringdove.protocol.messages import Verb
 from server.bad_network import BadNetwork, Chance, Passing, any_of, no_harm
 from server.known_places import Log, Places, Reader
-from server.running import ServerThread, wait_for
-
-
-@pytest.fixture
-def network(server: ServerThread) -> Iterator[BadNetwork]:
-    with BadNetwork(server.port) as running:
-        yield running
+from server.running import wait_for
 
 
 def stream_through(
@@ -224,3 +223,62 @@ def test_the_position_counts_only_what_was_handed_out(rd, network):
         with reader.queue("q").stream() as stream:
             position = stream.position
     assert position == log.start
+
+
+def test_a_stream_of_fewer_stripes_goes_on_after_a_cut(rd, network):
+    """The reader knows stripes by then that the server's new stream has not."""
+    queue = rd.create_queue("q", stripes=2)
+    for number in range(4):
+        queue.send(b"%d" % number)
+    with (
+        ringdove.connect(network.url) as connection,
+        connection.queue("q").stream(wait=20) as stream,
+    ):
+        batches = iter(stream)
+        found = [body for _ in range(4) for body in next(batches).bodies()]
+        for stripe, offset in stream._twin._positions.items():
+            run(stream._twin.source.acknowledge(stripe, offset))
+        wait_for(lambda: not queue.stats().waiting(), "the acknowledgements")
+        queue.configure(stripes=1)
+        network.cut()
+        queue.send(b"after")
+        found += next(batches).bodies()
+    assert sorted(found) == [b"0", b"1", b"2", b"3", b"after"]
+
+
+def test_a_stream_that_is_closed_before_it_has_begun_gives_its_claim_up(rd, server, monkeypatch):
+    rd.create_queue("q")
+    began, gate = threading.Event(), Pending()
+    open_stream = BlockStream.open
+
+    async def open_late(self: BlockStream, *args: Any, **options: Any) -> None:
+        began.set()
+        await gate
+        await open_stream(self, *args, **options)
+
+    async def leave() -> None:
+        async with ringdove.aio.connect(server.url) as reader:
+            entering = asyncio.create_task(reader.queue("q").stream().__aenter__())
+            assert await asyncio.to_thread(began.wait, 20)
+            entering.cancel()
+            await asyncio.wait([entering])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BlockStream, "open", open_late)
+        asyncio.run(leave())
+        gate.resolve(None)
+    store, stripe = server.server.broker.store, next(iter(rd.queue("q").stats().stripes))
+
+    def free() -> bool:
+        try:
+            server.call(store.claim(stripe, "default", b"another", 1000))
+        except SubscriptionBusy:
+            return False
+        return True
+
+    wait_for(lambda: server.call(_fence(store, stripe)) > 0, "the claim")
+    wait_for(free, "the claim to be given up", 5)
+
+
+async def _fence(store: Any, stripe: Any) -> int:
+    return store._state(stripe).stripe.subscription("default").fence

@@ -156,7 +156,7 @@ def test_a_server_that_is_not_trusted_is_refused(tmp_path: Path, files: Files):
 @tls_ends_roughly
 def test_plain_and_tls_do_not_mix(tmp_path: Path, files: Files):
     with ServerThread(tmp_path / "tls", **files.server_options) as server:
-        with pytest.raises(StoreUnavailable, match="No server answered"):
+        with pytest.raises(StoreUnavailable, match="TLS is reached by ringdoves://"):
             ringdove.connect(f"ringdove://127.0.0.1:{server.port}", connect_s=1)
         assert_works(server.url, tls_ca=files.ca)
     with ServerThread(tmp_path / "plain", http=-1) as server:
@@ -252,6 +252,23 @@ def test_an_address_that_others_reach_needs_protection(tmp_path: Path, files: Fi
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("mqtt_rules", ("nonsense",)),
+        ("mqtt_permissions", ("nonsense",)),
+        ("mqtt_keep_alive_s", 70_000),
+        ("mqtt_session_s", -1),
+    ],
+)
+def test_what_the_gateway_cannot_be_told_is_refused_before_anything_is_made(
+    tmp_path: Path, option, value
+):
+    with pytest.raises(InvalidArgument):
+        ServerThread(tmp_path / "data", mqtt=0, **{option: value})
+    assert not (tmp_path / "data").exists()
+
+
 @tls_ends_roughly
 def test_an_address_that_others_reach_is_allowed_when_protected(tmp_path: Path, files: Files):
     options = {**files.server_options, "host": "0.0.0.0", "token": "t"}
@@ -284,6 +301,14 @@ def test_a_port_in_use_is_a_clear_error(tmp_path: Path, which):
     assert b"Cannot listen" in refused.stderr
     assert b"ddress already in use" in refused.stderr
     assert b"Traceback" not in refused.stderr
+
+
+def test_an_address_of_another_machine_is_a_clear_error(tmp_path: Path):
+    refused = run_command(
+        "--data", str(tmp_path / "data"), "serve", "--host", "203.0.113.5", "--insecure"
+    )
+    assert refused.returncode == 3
+    assert b"Give --host an address of this machine." in refused.stderr
 
 
 @pytest.mark.parametrize("ports", [{"port": 70_000, "http": -1}, {"port": -1, "http": 70_000}])

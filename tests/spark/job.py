@@ -1,4 +1,6 @@
-"""A streaming job from queue `in` to queue `out`, with trouble on the way: a program of its own.
+"""A streaming job from queue `in` to queue `out`, with trouble on the way.
+
+It runs in a session that there is (`start`), or as a program of its own:
 
     python job.py MASTER URL CHECKPOINT TROUBLE...
 
@@ -25,9 +27,15 @@ ROWS_PER_PARTITION = 20_000
 
 
 def main(master, url, checkpoint, *troubles):
+    spark = session(master, {**QUICK, "spark.executor.memory": "512m"})
+    start(spark, url, checkpoint, *troubles).awaitTermination()
+    spark.stop()
+
+
+def start(spark, url, checkpoint, *troubles):
+    """Begin the query of the job in a session; answers it."""
     place = Path(checkpoint, "trouble")
     place.mkdir(parents=True, exist_ok=True)
-    spark = session(master, {**QUICK, "spark.executor.memory": "512m"})
     victims = [spark._jvm.java.lang.ProcessHandle.current().pid(), os.getpid()]
 
     def comes(trouble, name=""):
@@ -71,7 +79,7 @@ def main(master, url, checkpoint, *troubles):
 
     spark.dataSource.register(TroubledSource)
     rows = {"rowsPerTrigger": str(ROWS_PER_TRIGGER), "rowsPerPartition": str(ROWS_PER_PARTITION)}
-    query = (
+    return (
         spark.readStream.format("ringdove")
         .options(url=url, queue="in", columns="body", **rows)
         .load()
@@ -81,8 +89,6 @@ def main(master, url, checkpoint, *troubles):
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination()
-    spark.stop()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import pyspark
 
 from ringdove.spark.java import find_java
 from server.running import wait_for
+from spark.conftest import SHORT_LIVED
 
 HOME = Path(pyspark.__file__).parent
 MASTER = "org.apache.spark.deploy.master.Master"
@@ -46,7 +47,7 @@ class Standalone:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED,
         }
         with log.open("wb") as file:
             process = subprocess.Popen(

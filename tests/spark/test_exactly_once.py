@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import ringdove
 from server.running import ServerProcess, wait_for
-from spark.job import ROWS_PER_TRIGGER
+from spark.job import ROWS_PER_TRIGGER, start
 from spark.standalone import Standalone
 
 COUNT = 3 * ROWS_PER_TRIGGER + 1_234
@@ -32,12 +33,21 @@ class Job:
         self._log = directory / "job.log"
         self.process = None
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)  # Its Java, too.
+            self.process.wait()
+
     def start(self, *troubles):
         path = os.pathsep.join([str(JOB.parent.parent), os.environ.get("PYTHONPATH", "")])
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, str(JOB), *self._arguments, *troubles],
                 env={**os.environ, "PYTHONPATH": path}, stdout=log, stderr=log,
+                start_new_session=True,
             )  # fmt: skip
 
     def end(self):
@@ -87,23 +97,32 @@ def check(server):
 def test_tasks_fail_when_they_are_done_and_the_driver_dies_within_the_sink_s_commit(
     server, tmp_path
 ):
-    job = Job(server, tmp_path, "local[2,4]")
-    job.start("tasks", "driver")
-    assert job.end() == -signal.SIGKILL
-    assert len(list(job.trouble.glob("tasks*"))) >= 2
-    assert (job.trouble / "driver").exists()
-    job.runs("tasks", "driver")
+    with Job(server, tmp_path, "local[2,4]") as job:
+        job.start("tasks", "driver")
+        assert job.end() == -signal.SIGKILL
+        assert len(list(job.trouble.glob("tasks*"))) >= 2
+        assert (job.trouble / "driver").exists()
+        job.runs("tasks", "driver")
     check(server)
 
 
-def test_the_server_is_killed_within_a_fetch(server, tmp_path):
-    job = Job(server, tmp_path, "local[2]")
-    job.start("fetch")
-    job.wait_for("fetch")
-    server.kill()
-    (job.trouble / "fetch.done").touch()
-    server.start()
-    assert job.end() == 0
+def test_the_server_is_killed_within_a_fetch(spark, server, tmp_path):
+    assert spark.sparkContext.master == "local[2]"  # A task that fails is not tried again.
+    checkpoint = tmp_path / "checkpoint"
+    query = start(spark, server.url, str(checkpoint), "fetch")
+
+    def came():
+        assert query.isActive, query.exception()
+        return (checkpoint / "trouble" / "fetch").exists()
+
+    try:
+        wait_for(came, "the first rows", 180)
+        server.kill()
+        (checkpoint / "trouble" / "fetch.done").touch()
+        server.start()
+        assert query.awaitTermination(240)
+    finally:
+        query.stop()
     check(server)
 
 
@@ -111,8 +130,7 @@ def test_the_server_is_killed_within_a_fetch(server, tmp_path):
 def test_everything_is_killed_on_a_cluster(server, tmp_path):
     (tmp_path / "spark").mkdir()
     cluster = Standalone(tmp_path / "spark", 2)
-    try:
-        job = Job(server, tmp_path, cluster.url)
+    with closing(cluster), Job(server, tmp_path, cluster.url) as job:
         job.start("fetch", "tasks", "driver")
         job.wait_for("fetch")
         cluster.kill_executor()
@@ -122,6 +140,4 @@ def test_everything_is_killed_on_a_cluster(server, tmp_path):
         assert job.end() == -signal.SIGKILL
         assert {"fetch", "driver"} <= {found.name for found in job.trouble.iterdir()}
         job.runs("fetch", "tasks", "driver")
-    finally:
-        cluster.close()
     check(server)

@@ -25,6 +25,7 @@ from ringdove.spark.pipeline.project import Project
 from ringdove.spark.pipeline.sample import make_samples
 from server.running import PROGRAM, ServerThread, run_command, wait_for
 from spark.avro_bodies import double, number, text
+from spark.conftest import SHORT_LIVED
 
 #: Starting Spark takes seconds, on a machine that has much to do a minute.
 pytestmark = pytest.mark.timeout(900)
@@ -35,7 +36,7 @@ QUICK = [
     "--conf", "spark.driver.memory=1g",
     "--conf", "spark.driver.host=127.0.0.1",
     "--conf", "spark.driver.bindAddress=127.0.0.1",
-    "--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "--conf", f"spark.driver.extraJavaOptions={SHORT_LIVED}",
 ]  # fmt: skip
 
 END = datetime(2026, 1, 2, tzinfo=UTC)

@@ -5,7 +5,7 @@ import sys
 import pyarrow as pa
 from pyspark import TaskContext
 
-from ringdove.spark.session import session
+from ringdove.spark.session import java_options, session
 
 RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 PARTITIONS = "spark.sql.shuffle.partitions"
@@ -25,6 +25,13 @@ def test_what_is_given_wins_and_a_process_has_one_session(spark):
         assert spark.conf.get(RECORDS) == "77"
     finally:
         spark.conf.set(RECORDS, before)
+
+
+def test_java_gets_one_collector_whoever_names_it():
+    parallel, serial = "-XX:+UseParallelGC", "-XX:+UseSerialGC"
+    assert java_options("error", "-Da=b", {}).endswith(f" {parallel} -Da=b")
+    assert parallel not in java_options("error", serial, {})
+    assert parallel not in java_options("error", "", {"JAVA_TOOL_OPTIONS": serial})
 
 
 def test_workers_run_the_same_python(spark):

@@ -7,9 +7,10 @@ import pytest
 from pyspark.errors import PySparkException
 
 import ringdove
+from ringdove import limits
 from ringdove.errors import OffsetTrimmed
 from ringdove.spark.options import Options
-from ringdove.spark.reading import StreamReader, share
+from ringdove.spark.reading import Range, StreamReader, pieces, share
 from ringdove.stores.base import StripeId
 from server.running import wait_for
 
@@ -315,3 +316,19 @@ def test_a_limit_is_shared_by_what_waits():
     assert share({a: 0, b: 10, c: 5}, {a: 100, b: 310, c: 5}, 40) == {a: 10, b: 40, c: 5}
     assert share({a: 0, b: 0}, {a: 3, b: 4}, 7) == {a: 3, b: 4}
     assert share({a: 0, b: 0, c: 0}, {a: 1, b: 1, c: 1}, 2) == {a: 0, b: 1, c: 1}
+
+
+def test_a_range_is_read_in_pieces():
+    own = Range(StripeId(1, 0, 0), 100, 350)
+    assert [(start, end) for _, start, end in pieces(own, 100)] == [
+        (100, 200), (200, 300), (300, 350),
+    ]  # fmt: skip
+    assert list(pieces(own._replace(end=100), 100)) == []
+
+
+def test_what_a_failover_has_skipped_is_one_piece():
+    skip = limits.EPOCH_OFFSETS
+    own = Range(StripeId(1, 0, 0), 100, 2 * skip + 30)
+    assert [(start, end) for _, start, end in pieces(own, 20)] == [
+        (100, skip), (skip, 2 * skip), (2 * skip, 2 * skip + 20), (2 * skip + 20, 2 * skip + 30),
+    ]  # fmt: skip

@@ -60,6 +60,25 @@ def test_an_account_that_asks_too_often_is_throttled_and_others_are_not(server, 
     busy.must(protocol, "SendMessage", QueueUrl=url, MessageBody="x")
 
 
+def test_a_send_to_a_queue_of_nobodys_looks_at_no_other_accounts(server, protocol, monkeypatch):
+    asker = join(server, "asker")
+    broker = server.server.native.broker
+    server.call(broker.create_queue("plain", {}))
+    server.call(accounts(server).grant("asker", "plain", ["send"]))
+    url = f"http://127.0.0.1:{server.http_port}/000000000000/plain"
+    asker.must(protocol, "SendMessage", QueueUrl=url, MessageBody="x")
+    looks = []
+    scan = broker.store.scan
+
+    def noted(prefix, *arguments, **options):
+        looks.append(prefix)
+        return scan(prefix, *arguments, **options)
+
+    monkeypatch.setattr(broker.store, "scan", noted)
+    asker.must(protocol, "SendMessage", QueueUrl=url, MessageBody="x")
+    assert "account-name/" not in looks
+
+
 def test_who_cannot_sign_uses_up_nobodys_quota(server, protocol):
     owner = join(server, "owner")
     server.call(accounts(server).set_quota("owner", requests_per_s=0.001))

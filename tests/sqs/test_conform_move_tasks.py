@@ -1,13 +1,23 @@
 """Message move tasks: dead letters sent back."""
 
+import asyncio
 import base64
+import contextlib
 import json
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
+from ringdove.controllers.broker import Broker
+from ringdove.controllers.sending import Outgoing
+from ringdove.errors import StoreFull
+from ringdove.frontends.sqs.moves import Moves
+from ringdove.protocol.sqs.shapes import StartMove
+from ringdove.stores.memory import MemoryStore
 from server.running import wait_for
 from sqs.clients import ACCOUNT, REGION, Queue, bare, fresh_name, refused
 from sqs.conftest import maker
@@ -176,6 +186,20 @@ def test_there_is_one_task_at_a_time(desk):
     assert desk.finished()["Status"] == "COMPLETED"
 
 
+def test_of_tasks_that_start_at_the_same_time_one_does(desk):
+    desk.fill(9)
+
+    def start(_: int) -> str | None:
+        with contextlib.suppress(ClientError):
+            return desk.start(MaxNumberOfMessagesPerSecond=1)
+        return None
+
+    with ThreadPoolExecutor(6) as pool:
+        [handle] = filter(None, pool.map(start, range(6)))
+    desk.sqs.cancel_message_move_task(TaskHandle=handle)
+    assert [task["Status"] for task in desk.tasks(MaxResults=10)] == ["CANCELLED"]
+
+
 def test_a_task_is_cancelled(desk):
     desk.fill(5)
     handle = desk.start(MaxNumberOfMessagesPerSecond=1)
@@ -320,3 +344,22 @@ def test_a_task_that_is_over_is_not_cancelled(sqs, desk):
 def test_a_cancellation_needs_a_handle(sqs):
     with refused("MissingParameter", "The request must contain the parameter TaskHandle."):
         sqs.cancel_message_move_task()
+
+
+def test_a_server_closes_although_the_count_of_a_task_cannot_be_noted(monkeypatch):
+    async def main():
+        store = MemoryStore()
+        broker = Broker(store)
+        await broker.create_queue("source", {"receives_max": 1, "dead_letter": "dead"})
+        await broker.send("dead", Outgoing([b"x"] * 3))
+        moves = Moves(broker)
+        ask = StartMove(_arn("dead"), _arn("source"), 1)
+        await moves.start(ask)
+
+        async def refuse(*_, **__):
+            raise StoreFull("There is no room.")
+
+        monkeypatch.setattr(store, "put", refuse)
+        await moves.close()
+
+    asyncio.run(main())

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ringdove.controllers.sending import Outgoing
 from server.running import wait_for
 from sqs.clients import ACCOUNT, later, meanwhile, parked, protocol_of, refused, texts
 
@@ -278,3 +279,13 @@ def test_another_attempt_gets_other_messages(fifo):
     fifo.send_all("a/1", "b/1")
     assert fifo.bodies(1, ReceiveRequestAttemptId="attempt-1") == ["a/1"]
     assert fifo.bodies(1, ReceiveRequestAttemptId="attempt-2") == ["b/1"]
+
+
+def test_whatever_types_others_wrote_beside_attributes_they_are_received(server, queue):
+    odd = {"ringdove:types": ["a", "b=Binary", "c=Number", 7], "a": "x", "b": "y", "c": b"z"}
+    outgoing = Outgoing([b"body"], attributes=[odd])
+    server.call(server.server.native.broker.send(queue.name, outgoing))
+    [message] = queue.receive(MessageAttributeNames=["All"])
+    assert {n: own["DataType"] for n, own in message["MessageAttributes"].items()} == {
+        "a": "String", "b": "String", "c": "Binary",
+    }  # fmt: skip

@@ -98,6 +98,21 @@ def test_a_queue_has_at_most_50_tags(queue):
 # -- permissions --------------------------------------------------------------------------------------
 
 
+def test_permissions_that_change_at_the_same_time_are_all_kept(queue):
+    def permit(label: str) -> None:
+        given = {"AWSAccountIds": [_ONE], "Actions": ["SendMessage"]}
+        queue.call("add_permission", Label=label, **given)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(permit, "abcdefgh"))
+        changes = [pool.submit(queue.call, "remove_permission", Label=label) for label in "abcd"]
+        changes += [pool.submit(permit, label) for label in "ijkl"]
+        for change in changes:
+            change.result()
+    found = queue.call("get_queue_attributes", AttributeNames=["Policy"])["Attributes"]["Policy"]
+    assert {own["Sid"] for own in json.loads(found)["Statement"]} == set("efghijkl")
+
+
 def _permit(queue: Queue, label: str, accounts: list[str], actions: list[str]) -> None:
     assert queue.call("add_permission", Label=label, AWSAccountIds=accounts, Actions=actions) == {}
 

@@ -163,6 +163,13 @@ class Driver:
         claims = [self.claim(leased, lo, hi)]
         return _only(run(self.store.unlease(self.stripe, "default", claims, 0)))
 
+    def send_with_ids(self, times: int, each: int) -> None:
+        """Append messages with ids of their own, `each` at a time, a second between two times."""
+        for turn in range(times):
+            ids = [b"%d-%d" % (turn, number) for number in range(each)]
+            self.append(*(Segment(block(b"x"), message_id=own) for own in ids))
+            self.clock.sleep_ms(1000)
+
     def finish(self, want: int = EVERYTHING, sub: str = "default") -> list[bytes]:
         """Lease and acknowledge; answers the bodies."""
         found = self.lease(want, sub=sub).runs

@@ -435,7 +435,7 @@ class TestReopening:
 
     def test_one_process_at_a_time(self, reopen: Reopened) -> None:
         reopen()
-        with pytest.raises(StoreLocked):
+        with pytest.raises(StoreLocked, match="is open in this process"):
             EmbeddedStore(reopen.path)
 
     def test_an_unknown_format_is_refused(self, reopen: Reopened) -> None:

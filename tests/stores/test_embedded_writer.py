@@ -28,16 +28,7 @@ from ringdove.stores.embedded.writer import Barrier, GroupCommit
 from stores.driver import Driver, block, offsets_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-
-@pytest.fixture
-def driver(tmp_path: Path) -> Iterator[Driver]:
-    clock = ManualClock()
-    store = EmbeddedStore(tmp_path, clock, seed=1)
-    yield Driver(store, clock)
-    run(store.close())
 
 
 def test_a_full_stripe_reads_its_producers_only_when_one_may_be_forgotten(
@@ -522,9 +513,7 @@ def test_message_ids_are_forgotten_as_fast_as_they_come(
 ) -> None:
     monkeypatch.setattr(limits, "FORGET_PER_APPEND_MAX", 1)
     driver.make(dedup_ms=1000)
-    for turn in range(10):
-        driver.append(*(Segment(block(b"x"), message_id=b"%d-%d" % (turn, n)) for n in range(50)))
-        driver.clock.sleep_ms(1000)
+    driver.send_with_ids(10, 50)
     found = rows(driver)
     assert (found["ids"], found["id_times"]) == (50, 50)
 

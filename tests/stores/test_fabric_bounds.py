@@ -15,6 +15,7 @@ from ringdove.errors import (
     QueueFull,
     ReceiptStale,
     SequenceRefused,
+    SubscriptionBusy,
     SubscriptionNotFound,
 )
 from ringdove.pending import run
@@ -381,9 +382,7 @@ def test_message_ids_are_forgotten_as_fast_as_they_come(
 ) -> None:
     monkeypatch.setattr(limits, "FORGET_PER_APPEND_MAX", 1)
     driver.make(dedup_ms=1000)
-    for turn in range(10):
-        driver.append(*(Segment(block(b"x"), message_id=b"%d-%d" % (turn, n)) for n in range(50)))
-        driver.clock.sleep_ms(1000)
+    driver.send_with_ids(10, 50)
     assert redis.ask("HLEN", PREFIX + "i") == redis.ask("ZCARD", PREFIX + "j") == 50
 
 
@@ -509,3 +508,56 @@ def test_a_purge_between_failovers_leaves_no_gap(driver: Driver, redis: RedisPro
     assert audit(redis, PREFIX) == []
     assert driver.send(b"x").base == 2**33
     assert driver.finish() == [b"x"]
+
+
+@pytest.mark.parametrize("order", ["loose", "key", "strict"])
+def test_after_a_failover_a_stream_goes_on_in_its_backlog(
+    driver: Driver, redis: RedisProcess, order: str
+) -> None:
+    """Offsets that were skipped are done, but nobody has received them out of order."""
+    driver.make(order=order)
+    driver.subscribe("read")
+    driver.count(0, 6, keys=[b"k"] * 6)
+    store, stripe = driver.store, driver.stripe
+    claimed = run(store.claim(stripe, "read", b"reader", 1000))
+    run(store.commit(stripe, "read", 2, claimed.fence))
+    driver.take(3)
+    for epoch in (2, 3):
+        alter(redis, PREFIX, owner="somebody else")
+        claimed = run(store.claim(stripe, "read", b"reader", 1000))
+        assert (driver.stats().epoch, claimed.offset) == (epoch, 2)
+    driver.clock.sleep_ms(60_000)
+    assert run(store.claim(stripe, "default", b"reader", 1000)).offset == 0
+    assert driver.send(b"6", keys=[b"k"]).base == 2**33
+    assert driver.replay(2) == [b"2", b"3", b"4", b"5", b"6"]
+    run(store.commit(stripe, "read", 6, claimed.fence))
+    assert driver.sub("read").floor == 2**33
+    assert audit(redis, PREFIX) == []
+
+
+def test_what_is_done_out_of_order_before_a_failover_keeps_streams_out(
+    driver: Driver, redis: RedisProcess
+) -> None:
+    driver.make()
+    driver.count(0, 6)
+    assert driver.ack(driver.take(), lo=4) == 2
+    driver.clock.sleep_ms(60_000)
+    alter(redis, PREFIX, owner="somebody else")
+    with pytest.raises(SubscriptionBusy, match="some are done out of order"):
+        run(driver.store.claim(driver.stripe, "default", b"reader", 1000))
+
+
+@pytest.mark.parametrize("order", ["loose", "key", "strict"])
+def test_a_subscription_made_between_failovers_counts_what_was_skipped_once(
+    driver: Driver, redis: RedisProcess, order: str
+) -> None:
+    driver.make(order=order)
+    driver.count(0, 6, keys=[b"k"] * 6)
+    for name in ("first", "second"):
+        alter(redis, PREFIX, owner="somebody else")
+        driver.subscribe(name)
+    assert driver.count(6, 12, keys=[b"k"] * 6).base == 2**33
+    driver.lease(8, sub="first")
+    found = driver.sub("first")
+    assert (found.waiting, found.leased) == (4, 8)
+    assert audit(redis, PREFIX) == []

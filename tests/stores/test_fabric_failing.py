@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import ringdove
 from fabric.clusters import until
 from fabric.redis import RedisProcess
-from ringdove.errors import QueueNotFound, ReceiptStale, StoreUnavailable
+from ringdove.core.dedup import Segment
+from ringdove.errors import ConnectionClosed, QueueNotFound, ReceiptStale, StoreUnavailable
 from ringdove.pending import run
 from ringdove.stores.base import Claim
 from ringdove.stores.fabric import FabricStore, watching, wire
-from stores.driver import Driver, bodies_of
+from stores.driver import Driver, block, bodies_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -169,6 +171,30 @@ def test_a_silent_node_does_not_hold_a_caller_for_ever(
     assert driver.stats().tail == 3
 
 
+def test_closing_a_store_ends_what_waits_for_a_silent_node(
+    driver: Driver, fragile: FragileProcess
+) -> None:
+    store, stripe = driver.store, driver.stripe
+    driver.count(0, 3)
+    fragile.pause()
+    try:
+        segment = Segment(block(b"x"))
+        sends = [store.submit_append(stripe, [segment], 0) for _ in range(3)]
+        with ThreadPoolExecutor() as pool:
+            asked = pool.submit(driver.stats)
+            until(lambda: [n for n in store._cluster._nodes.values() if n._wire.expected])  # type: ignore[attr-defined]
+            run(store.close())
+            with pytest.raises(ConnectionClosed):
+                asked.result(PATIENCE_S)
+        for sent in sends:
+            with pytest.raises(ConnectionClosed):
+                sent.wait(PATIENCE_S)
+        with pytest.raises(ConnectionClosed):
+            store.submit_append(stripe, [segment], 0).wait(PATIENCE_S)
+    finally:
+        fragile.pause(going_on=True)
+
+
 def test_a_connection_on_which_a_node_owes_an_answer_for_too_long_is_given_up(
     driver: Driver, fragile: FragileProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +245,22 @@ def test_a_listening_connection_that_has_gone_silent_is_given_up(
     until(lambda: node._wire is not deaf and not node._wire.lost)
 
 
+@pytest.mark.parametrize("more", [b"", b",type=replica"], ids=["redis", "valkey"])
+def test_copies_that_follow_are_counted(more: bytes) -> None:
+    """What Valkey says, too: a copy that was late for a moment must count again."""
+    lines = [
+        b"# Replication",
+        b"role:master",
+        b"connected_slaves:4",
+        b"slave0:ip=10.0.0.1,port=7001,state=online,offset=42,lag=0" + more,
+        b"slave1:ip=10.0.0.2,port=7001,state=online,offset=42,lag=1" + more,
+        b"slave2:ip=10.0.0.3,port=7001,state=online,offset=42,lag=10" + more,
+        b"slave3:ip=10.0.0.4,port=7001,state=send_bulk,offset=0,lag=0" + more,
+        b"master_repl_offset:42",
+    ]
+    assert wire._followers(b"\r\n".join(lines)) == 2
+
+
 def test_what_was_acknowledged_survives_kills_in_the_middle(
     driver: Driver, fragile: FragileProcess
 ) -> None:
@@ -259,3 +301,12 @@ def test_what_was_acknowledged_survives_kills_in_the_middle(
     while left := driver.finish():
         done += left
     assert not set(sent) - set(done)
+
+
+def test_a_redis_that_is_no_cluster_is_told_from_one_that_is_away(tmp_path: Path):
+    with (
+        RedisProcess(tmp_path, "--cluster-enabled", "no", slots=range(0)) as process,
+        ringdove.connect(process.url) as connection,
+        pytest.raises(StoreUnavailable, match="no node of a cluster, which a fabric needs"),
+    ):
+        connection.create_queue("readings")

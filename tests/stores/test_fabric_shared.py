@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,15 +17,20 @@ from ringdove.core.dedup import Segment
 from ringdove.core.settings import QueueSettings
 from ringdove.errors import (
     InvalidArgument,
+    OffsetTrimmed,
     QueueNotFound,
     RecordConflict,
     SettingsStale,
+    StoreFull,
     StoreUnavailable,
     SubscriptionBusy,
 )
-from ringdove.pending import run
+from ringdove.pending import Pending, run
 from ringdove.stores.base import StripeId
-from ringdove.stores.fabric import FabricStore, library, places
+from ringdove.stores.fabric import FabricStore, library, places, wire
+from ringdove.stores.fabric import store as fabric_store
+from ringdove.stores.fabric.cluster import Cluster
+from stores.audit import alter, audit
 from stores.driver import Driver, block, bodies_of
 
 if TYPE_CHECKING:
@@ -32,6 +38,7 @@ if TYPE_CHECKING:
 
     from fabric.redis import RedisProcess
     from ringdove.clock import ManualClock
+    from ringdove.stores.fabric.places import Place
 
 STRIPE = StripeId(1, 0, 0)
 
@@ -54,6 +61,16 @@ def drivers(stores: list[FabricStore], clock: ManualClock) -> list[Driver]:
     first, second = (Driver(store, clock) for store in stores)
     first.make()
     return [first, second]
+
+
+@pytest.fixture
+def unshown(drivers: list[Driver], redis: RedisProcess) -> Driver:
+    """Whoever appended the last of five messages, and saw that it had its copies, is gone."""
+    one, other = drivers
+    one.count(0, 3)
+    one.count(3, 5)
+    alter(redis, "rd:{1.0.0}:", stable=3)
+    return other
 
 
 # -- several stores -----------------------------------------------------------------------------
@@ -84,6 +101,69 @@ def test_a_stream_of_one_store_keeps_the_others_out(drivers: list[Driver]) -> No
     run(other.store.commit(other.stripe, "default", 2, claimed.fence))
     run(one.store.hold(one.stripe, "default", claimed.fence, 0))
     assert other.receive() == [b"2"]
+
+
+@pytest.mark.parametrize("trimmed", [3, 5])
+def test_what_is_trimmed_while_it_is_read_is_not_passed_over(
+    drivers: list[Driver], monkeypatch: pytest.MonkeyPatch, trimmed: int
+) -> None:
+    one, other = drivers
+    one.count(0, 3)
+    one.count(3, 5)
+    bounds, looks = FabricStore._bounds, []
+
+    async def bounds_and_trim(store: FabricStore, place: Place) -> tuple[int, int, bool]:
+        found = await bounds(store, place)
+        if not looks:
+            await one.store.commit(STRIPE, "default", trimmed)
+        looks.append(found)
+        return found
+
+    monkeypatch.setattr(FabricStore, "_bounds", bounds_and_trim)
+    with pytest.raises(OffsetTrimmed, match=f"the oldest one stored is {trimmed}"):
+        other.replay(1)
+
+
+def test_a_reader_by_offset_sees_to_what_was_not_shown(unshown: Driver) -> None:
+    assert unshown.replay(3) == [b"3", b"4"]
+
+
+def test_statistics_see_to_what_was_not_shown(unshown: Driver) -> None:
+    assert (unshown.stats().tail, unshown.sub().waiting) == (5, 5)
+
+
+def test_what_was_read_is_done_although_it_is_not_shown_any_more(
+    unshown: Driver, redis: RedisProcess
+) -> None:
+    """After a failover the mark of what is shown may be lower than readers have come."""
+    run(unshown.store.commit(unshown.stripe, "default", 5))
+    assert (unshown.sub().floor, unshown.stats().head) == (5, 5)
+    assert unshown.send(b"5").base == 5
+    assert unshown.finish() == [b"5"]
+    assert audit(redis, "rd:{1.0.0}:") == []
+
+
+def test_a_reader_who_waits_is_told_when_late_copies_have_what_was_not_shown(
+    unshown: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fabric_store, "_SETTLE_PAUSE_S", 0.01)
+    monkeypatch.setattr(fabric_store, "_SETTLE_S", 0)
+    settle, tried = FabricStore._settle_tail, threading.Event()
+    late = [True]
+
+    async def settle_late(store: FabricStore, place: Place) -> None:
+        tried.set()
+        if late:
+            raise StoreUnavailable("Only 2 of 3 copies could be reached.")
+        await settle(store, place)
+
+    monkeypatch.setattr(FabricStore, "_settle_tail", settle_late)
+    watch = unshown.watch()
+    assert unshown.replay(3) == []
+    assert tried.wait(PATIENCE_S)
+    late.clear()
+    watch.wait(PATIENCE_S)
+    assert unshown.replay(3) == [b"3", b"4"]
 
 
 def test_settings_that_one_store_has_changed_are_stale_at_the_other(drivers: list[Driver]) -> None:
@@ -126,6 +206,38 @@ def test_of_two_who_write_a_record_one_wins(stores: list[FabricStore]) -> None:
     record = run(stores[0].get("counter"))
     assert record is not None
     assert (record.value, record.version) == (b"200", 201)
+
+
+def test_a_record_whose_first_answer_was_lost_is_written_all_the_same(
+    stores: list[FabricStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = stores
+    ask_once, lost = Cluster._ask_once, []
+
+    async def ask_and_lose(cluster: Cluster, *arguments: Any) -> Any:
+        answer = await ask_once(cluster, *arguments)
+        if losing and not lost:
+            lost.append(answer)
+            raise wire.NodeLost("The connection broke.")
+        return answer
+
+    run(one.get("key"))
+    monkeypatch.setattr(Cluster, "_ask_once", ask_and_lose)
+    losing = True
+    record = run(one.put("key", b"mine", expect=0))
+    assert lost
+    assert run(other.get("key")) == record
+    losing = False
+    with pytest.raises(RecordConflict):
+        run(other.put("key", b"theirs", expect=0))
+    record = run(other.put("key", b"theirs", expect=record.version))
+    lost.clear()
+    losing = True
+    with pytest.raises(RecordConflict):
+        run(one.put("key", b"mine", expect=0))
+    lost.clear()
+    assert run(one.remove("key", expect=record.version))
+    assert run(other.get("key")) is None
 
 
 def test_no_message_is_leased_twice_by_stores_at_work_together(drivers: list[Driver]) -> None:
@@ -211,6 +323,32 @@ def test_those_who_wait_for_a_slot_read_the_map_of_the_cluster_together(
 
 def listened_to(redis: RedisProcess) -> int:
     return len(redis.ask("PUBSUB", "SHARDCHANNELS"))
+
+
+def test_what_comes_before_a_channel_is_joined_is_told_when_it_is(
+    drivers: list[Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits has looked by then, over a connection that was there already."""
+    one, other = drivers
+    assert other.receive() == []
+    joining: Pending[None] = Pending()
+    connect = wire.Node._connect
+
+    async def connect_late(node: wire.Node) -> None:
+        if node.on_message is not None:
+            await joining
+        await connect(node)
+
+    monkeypatch.setattr(wire.Node, "_connect", connect_late)
+    other.watch()
+    watcher = other.store._cluster._watcher  # type: ignore[attr-defined]
+    until(lambda: watcher._joined)
+    watch = other.watch()
+    assert other.receive() == []
+    one.send(b"x")
+    joining.resolve(None)
+    watch.wait(PATIENCE_S)
+    assert other.receive() == [b"x"]
 
 
 def test_nobody_listens_to_stripes_that_were_deleted(
@@ -408,7 +546,7 @@ def test_a_full_node_refuses_sends_and_lets_receivers_go_on(
             lambda: run(one.store.put("record", b"x")),
             lambda: run(one.store.create(StripeId(9, 0, 0), QueueSettings.make(), 1)),
         ):
-            with pytest.raises(StoreUnavailable, match="maxmemory"):
+            with pytest.raises(StoreFull, match="maxmemory"):
                 act()
         assert other.extend(leased, 60_000) == 2
         assert other.ack(leased) == 2

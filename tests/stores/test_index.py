@@ -202,7 +202,7 @@ def test_changes_put_back_are_handed_out_again() -> None:
     bench.ack(second)
     changes = bench.index.changes()
     assert changes is not None
-    bench.index.put_back(changes)
+    bench.index.put_back()
     bench.ack(first)
     again = bench.index.changes()
     assert again is not None

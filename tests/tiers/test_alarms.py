@@ -118,6 +118,14 @@ def test_a_restart_counts_from_nothing_and_makes_no_rate():
     assert (third.rate, third.since_ms) == (0, 3_000)
 
 
+def test_offsets_that_a_fabric_skips_make_no_rate():
+    first = heard(None, report(queues=[QueueReport("q", 1, stored=100)]), 1_000)
+    second = heard(first, report(queues=[QueueReport("q", 1, stored=2**32 + 3)]), 2_000)
+    third = heard(second, report(queues=[QueueReport("q", 1, stored=2**32 + 8)]), 3_000)
+    assert second.rate == 0
+    assert 0 < third.rate <= 5
+
+
 def steady(rounds):
     """The rate after that many seconds of 500 messages each."""
     at = heard(None, report(queues=[QueueReport("q", 1, stored=0)]), 0)

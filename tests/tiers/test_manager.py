@@ -68,6 +68,27 @@ def test_a_broker_is_known_from_its_first_report(manager):
     run(scenario())
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"networks": ["10.1.0.0/16", "nowhere"]},
+        {"load": Load(cpu=float("nan"))},
+        {"load": Load(cpu=float("inf"))},
+        {"load": Load(disk=float("nan"))},
+    ],
+)
+def test_a_report_that_cannot_be_used_harms_only_its_sender(manager, fields):
+    async def scenario():
+        await beat(manager, report("core"))
+        with pytest.raises(InvalidArgument):
+            await beat(manager, report("odd", **fields))
+        pass_time(manager)
+        assert await places(manager, "producer") == ["core"]
+        assert await places(manager, "consumer", addresses=["10.1.2.3"]) == ["core"]
+
+    run(scenario())
+
+
 def test_a_broker_that_falls_silent_is_no_place_any_more(manager):
     async def scenario():
         await beat(manager, report("core"), report("spare"))
@@ -78,6 +99,52 @@ def test_a_broker_that_falls_silent_is_no_place_any_more(manager):
         assert await places(manager, "producer") == ["spare"]
         states = {view["name"]: view["state"] for view in await manager.do("brokers", {})}
         assert states == {"core": "lost", "spare": "up"}
+
+    run(scenario())
+
+
+def test_a_first_report_that_is_written_during_a_look_is_not_missed(manager, monkeypatch):
+    """What is read meanwhile lacks it; that is no reason to take it for silent."""
+    store = manager.registry.store
+    scan = store.scan
+
+    async def scan_slowly(prefix, after="", count_max=1000):
+        found = await scan(prefix, after, count_max)
+        await manager.registry.flush()
+        return found
+
+    async def scenario():
+        await beat(manager, report("core"))
+        pass_time(manager)
+        monkeypatch.setattr(store, "scan", scan_slowly)
+        assert await places(manager, "producer") == ["core"]
+        assert await manager.registry.missing() == {}
+
+    run(scenario())
+
+
+def test_a_look_that_is_interrupted_interrupts_nobody_else(manager, monkeypatch):
+    store = manager.registry.store
+    scan = store.scan
+
+    async def scenario():
+        await beat(manager, report("core"))
+        pass_time(manager)
+        looking = asyncio.Event()
+
+        async def scan_for_ever(*_args):
+            looking.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(store, "scan", scan_for_ever)
+        first = asyncio.create_task(manager.registry.brokers())
+        await looking.wait()
+        second = asyncio.create_task(manager.registry.brokers())
+        await asyncio.sleep(0)
+        monkeypatch.setattr(store, "scan", scan)
+        first.cancel()
+        assert list(await second) == ["core"]
+        assert first.cancelled()
 
     run(scenario())
 

@@ -92,6 +92,18 @@ def test_what_was_heard_outlives_a_restart_in_good_order(tmp_path):
             assert [view["name"] for view in tier(rd, "brokers")] == ["core"]
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_primary_that_lost_its_lease_takes_no_leave_for_its_successor(manager, tmp_path, lost):
+    """Both have one name, and the managers may have heard the other one by now."""
+    registry = manager.server.manager.registry
+    core = ServerThread(tmp_path / "core", name="core", managers=manager.url)
+    with core:
+        wait_for(lambda: registry.heard("core"), "its first report")
+        if lost:
+            core.call(core.server.abort())
+    assert ("core" in manager.call(registry.missing()) or bool(registry.heard("core"))) == lost
+
+
 def test_a_queue_that_cannot_be_looked_at_does_not_hide_its_broker(manager, tmp_path):
     with (
         ServerThread(tmp_path / "core", name="core", managers=manager.url) as core,

@@ -1,21 +1,39 @@
 """A relay keeps a true copy of its upstream's queues (M1, M2, M4)."""
 
+import asyncio
 import random
 import shutil
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import ringdove
 from ringdove.client.remote import RemoteBackend
-from ringdove.errors import InvalidArgument, QueueIsCopy, QueueNotFound
+from ringdove.errors import ConnectionClosed, InvalidArgument, QueueIsCopy, QueueNotFound
 from ringdove.pending import run
-from ringdove.stores.base import StripeId
+from ringdove.stores.base import StripeId, StripeStats, SubscriptionStats
 from ringdove.stores.embedded import EmbeddedStore
-from ringdove.tiers.pulling import QueuePull
+from ringdove.tiers.pulling import Compared, Pulled, QueuePull
+from ringdove.tiers.relay import Relay
 from server.bad_network import BadNetwork, Chance
 from server.running import ServerProcess, ServerThread, wait_for
 from tiers.brokers import bodies, copied, core_and_edge, drain
+
+
+def _lose_place(near: ringdove.Connection, edge: ServerThread) -> tuple[ringdove.Queue, StripeId]:
+    """A queue of twenty, of which an edge that is down has ten, and no place for the rest."""
+    origin = near.create_queue("readings", keep_done_ms=0)
+    origin.subscribe("local")
+    origin.send_many(bodies(0, 10))
+    with ringdove.connect(edge.url) as far:
+        copied(far, "readings", 10)
+    edge.stop()
+    origin.unsubscribe("relay.edge")
+    origin.send_many(bodies(10, 20))
+    [stripe] = origin.stats().stripes
+    return origin, stripe
 
 
 def _state(edge: ServerThread, queue: str) -> str:
@@ -170,6 +188,34 @@ def test_damaged_blocks_are_asked_for_again_and_never_delivered(tmp_path: Path) 
         assert mismatches > 5
 
 
+@pytest.mark.parametrize(
+    ("behind", "quiet_s", "lag_ms"),
+    [(0, 60, 0), (0, 1, 60_000), (3, 60, 60_000), (2**32 - 10, 60, 60_000)],
+)
+def test_nothing_is_late_when_nothing_has_come_for_a_while(
+    behind: int, quiet_s: float, lag_ms: int
+) -> None:
+    """The last message of a producer that has ended came late, and no other will.
+
+    Offsets that a fabric has skipped since do not count.
+    """
+    stripe = StripeId(1, 0, 0)
+    name = "relay.edge" if behind < 2**31 else "another"
+    subscription = SubscriptionStats(name, 10, behind, 0, 0)
+
+    async def stats(_: StripeId) -> SimpleNamespace:
+        return SimpleNamespace(tail=10)
+
+    async def queue_stats(_: str) -> SimpleNamespace:
+        return SimpleNamespace(stripes={stripe: StripeStats(2, 0, 2**32, 0, 0, [subscription])})
+
+    broker = SimpleNamespace(store=SimpleNamespace(stats=stats))
+    upstream, origin = SimpleNamespace(queue_stats=queue_stats), SimpleNamespace(name="readings")
+    pulled = Pulled(lag_ms=60_000, came_s=time.monotonic() - quiet_s)
+    run(QueuePull(broker, upstream, origin, "edge", "none", pulled).look_behind())
+    assert (pulled.behind, pulled.lag_ms) == (behind, lag_ms)
+
+
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
 def test_a_compressed_link_carries_fewer_bytes(tmp_path: Path, compression: str) -> None:
     with (
@@ -271,7 +317,7 @@ def test_a_place_is_given_up_when_there_is_one_at_the_next_upstream(
     events: list[str] = []
     take_place, unsubscribe = QueuePull._take_place, RemoteBackend.unsubscribe
 
-    async def placed(pull: QueuePull) -> dict[StripeId, int]:
+    async def placed(pull: QueuePull) -> Compared:
         positions = await take_place(pull)
         if pull.subscription == "relay.last":
             events.append(pull._origin.name)
@@ -314,22 +360,14 @@ def test_an_upstream_that_trimmed_what_the_copy_lacks_stays_diverged(
     looks = []
     take_place = QueuePull._take_place
 
-    async def counted(pull: QueuePull) -> dict[StripeId, int]:
+    async def counted(pull: QueuePull) -> Compared:
         looks.append(pull)
         return await take_place(pull)
 
     with core_and_edge(tmp_path) as (core, edge), ringdove.connect(core.url) as near:
-        origin = near.create_queue("readings", keep_done_ms=0)
-        origin.subscribe("local")
-        origin.send_many(bodies(0, 10))
-        with ringdove.connect(edge.url) as far:
-            copied(far, "readings", 10)
-        edge.stop()
-        origin.unsubscribe("relay.edge")
-        origin.send_many(bodies(10, 20))
+        origin, stripe = _lose_place(near, edge)
         origin.receive(max=100, wait=10, subscription="local").ack()
         origin.send_many(bodies(20, 25))
-        [stripe] = origin.stats().stripes
         wait_for(lambda: origin.stats().stripes[stripe].head >= 20, "the core to trim")
         monkeypatch.setattr(QueuePull, "_take_place", counted)
         edge.start()
@@ -339,6 +377,85 @@ def test_an_upstream_that_trimmed_what_the_copy_lacks_stays_diverged(
         assert "relay.edge" not in origin.subscriptions()
         with ringdove.connect(edge.url) as far:
             assert far.queue("readings").stats().stripes[stripe].tail == 10
+
+
+def test_a_break_while_a_place_is_taken_hides_nothing_that_was_trimmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Upstream trims before there is a place, and is lost before that is noticed."""
+    compare, looks = QueuePull._compare, []
+
+    async def compare_and_break(pull: QueuePull, *, known: bool) -> Compared:
+        looks.append(pull)
+        if len(looks) == 2:
+            raise ConnectionClosed("The connection broke.")
+        positions = await compare(pull, known=known)
+        if len(looks) == 1:
+            await asyncio.to_thread(trim)
+        return positions
+
+    def trim() -> None:
+        origin.receive(max=100, wait=10, subscription="local").ack()
+        origin.send_many(bodies(20, 25))
+        wait_for(lambda: origin.stats().stripes[stripe].head >= 20, "the core to trim")
+
+    with core_and_edge(tmp_path) as (core, edge), ringdove.connect(core.url) as near:
+        origin, stripe = _lose_place(near, edge)
+        monkeypatch.setattr(QueuePull, "_compare", compare_and_break)
+        edge.start()
+        wait_for(lambda: _state(edge, "readings") == "diverged", "the gap to be noticed")
+        assert "trimmed" in edge.server.relay.pulled["readings"].reason
+        with ringdove.connect(edge.url) as far:
+            assert far.queue("readings").stats().stripes[stripe].tail == 10
+        wait_for(lambda: "relay.edge" not in origin.subscriptions(), "the place to be given up")
+
+
+def test_a_relay_whose_next_upstream_has_less_so_far_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An upstream that is a copy itself has not lost what it does not have yet."""
+    states: list[str] = []
+    judge = Relay._judge
+
+    def judged(relay: Relay, name: str, task: asyncio.Task[None], *, gone: bool) -> None:
+        judge(relay, name, task, gone=gone)
+        states.append(relay.pulled[name].state)
+
+    monkeypatch.setattr(Relay, "_judge", judged)
+    chosen = {"level": 2, "name": "last"}
+    with (
+        ServerThread(tmp_path / "core") as core,
+        BadNetwork(core.port) as network,
+        ServerThread(tmp_path / "edge", level=1, upstream=network.url, name="edge") as edge,
+        ringdove.connect(core.url) as near,
+        ringdove.connect(edge.url) as far,
+    ):
+        origin = near.create_queue("readings", order="strict")
+        origin.subscribe("local")  # So that the core keeps all for the last one.
+        origin.send_many(bodies(0, 5))
+        copied(far, "readings", 5)
+        network.closed = True
+        network.cut()
+        origin.send_many(bodies(5, 10))
+        with (
+            ServerThread(tmp_path / "last", upstream=core.url, **chosen) as last,
+            ringdove.connect(last.url) as end,
+        ):
+            copied(end, "readings", 10)
+        with (
+            ServerThread(tmp_path / "last", upstream=edge.url, **chosen) as last,
+            ringdove.connect(last.url) as end,
+        ):
+            reason = "has to catch up"
+            wait_for(
+                lambda: reason in getattr(last.server.relay.pulled.get("readings"), "reason", ""),
+                "the relay to find that its upstream has less",
+            )
+            assert "relay.last" in far.queue("readings").subscriptions()
+            network.closed = False
+            origin.send_many(bodies(10, 20))
+            assert drain(copied(end, "readings", 20), "default", 20) == bodies(0, 20)
+    assert "diverged" not in states
 
 
 @pytest.mark.parametrize("running", [False, True])

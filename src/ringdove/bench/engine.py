@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from ringdove import limits
 from ringdove.bench.measure import middle, place, rate, raw_disk
 from ringdove.client.outgoing import columns
 from ringdove.client.sync import connect
 from ringdove.core.block import Block
+from ringdove.core.settings import Durability
 from ringdove.pending import start
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def run(directory: Path | None, *, quick: bool = False) -> dict[str, Any]:
     rounds = 2 if quick else _ROUNDS
     rows = []
     with place(directory) as data, connect(f"file:{data}/queues") as connection:
-        for durability in ("disk", "memory"):
+        for durability in get_args(Durability):
             for size in _SIZES:
                 rows += [
                     _cell(connection, data, durability, size, block, seconds, rounds)
@@ -57,7 +58,7 @@ def run(directory: Path | None, *, quick: bool = False) -> dict[str, Any]:
 def _cell(
     connection: Connection,
     data: Path,
-    durability: str,
+    durability: Durability,
     size: int,
     block: int,
     seconds: float,
@@ -173,5 +174,5 @@ def _produced(queue: Queue, bodies: list[bytes]) -> int:
 _names = count(1)
 
 
-def _queue(connection: Connection, durability: str) -> Queue:
+def _queue(connection: Connection, durability: Durability) -> Queue:
     return connection.create_queue(f"bench-{next(_names)}", durability=durability)

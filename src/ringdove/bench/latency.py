@@ -16,7 +16,7 @@ import os
 import socket
 import struct
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import lmdb
 
@@ -25,6 +25,7 @@ from ringdove.bench.measure import place, run_loop
 from ringdove.bench.processes import ServerProcess, Worker, serving, wait_for_go
 from ringdove.client import aio
 from ringdove.client.sync import connect
+from ringdove.core.settings import Durability
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +43,7 @@ def run(directory: Path | None, *, size: int = 100, count: int = 2000) -> dict[s
         rows.append(_row("", "bare TCP round trip", _tcp_round_trips(count)))
         rows.append(_row("disk", "one LMDB commit", _commits(data, size, count // 4)))
         with serving(data / "queues") as server:
-            for durability in ("memory", "disk"):
+            for durability in get_args(Durability):
                 times = run_loop(_one_in_flight(server.url, durability, size, count))
                 rows += [_row(durability, what, found) for what, found in times.items()]
         half = _at_half_peak(data / "half", size)
@@ -107,7 +108,7 @@ def _commits(directory: Path, size: int, count: int) -> list[float]:
 
 
 async def _one_in_flight(
-    url: str, durability: str, size: int, count: int
+    url: str, durability: Durability, size: int, count: int
 ) -> dict[str, list[float]]:
     deliveries: list[float] = []
     sends: list[float] = []

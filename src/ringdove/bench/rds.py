@@ -48,11 +48,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ringdove.core.dedup import Appended, Segment
+    from ringdove.core.settings import Dequeue
     from ringdove.errors import ClientError
     from ringdove.pending import Pending
     from ringdove.stores.base import Delivery, StripeId, StripeStats
 
-METHODS = ("poll", "monitor", "retry", "wake")
+METHODS: tuple[Dequeue, ...] = ("poll", "monitor", "retry", "wake")
 RATES = {
     "injected": (10, 20, 50, 100, 200),
     "light": (10, 20, 50, 100, 200),
@@ -112,7 +113,7 @@ def run(
     return {"rds": rows, "latency_p50_ms": _latencies(rows), **summary}
 
 
-def _cells(mode: str, quick: bool) -> Iterator[tuple[str, int, int]]:
+def _cells(mode: str, quick: bool) -> Iterator[tuple[Dequeue, int, int]]:
     """Method, pause and lambda of each cell."""
     rates = RATES[mode]
     if quick:
@@ -123,7 +124,7 @@ def _cells(mode: str, quick: bool) -> Iterator[tuple[str, int, int]]:
 
 
 def _cell(
-    data: Path, mode: str, method: str, pause_ms: int, rate: int, seconds: float
+    data: Path, mode: str, method: Dequeue, pause_ms: int, rate: int, seconds: float
 ) -> dict[str, Any]:
     """One method at one lambda on a fresh server."""
     # At first every receiver may visit every stripe in vain.

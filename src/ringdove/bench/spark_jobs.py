@@ -88,6 +88,8 @@ def measure(
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": str(cores),
+        # Rows are short: 10,000 of them always fit.
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
         **({"spark.jars": broker["jars"]} if broker else {}),
     }
     with session(f"local[{cores}]", settings) as spark:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
-#: Exit codes: done; refused; wrong usage; the store cannot be used; interrupted by Ctrl-C.
+#: Exit codes: done; refused; wrong usage; the store cannot be used; interrupted.
 EXIT_OK, EXIT_REFUSED, EXIT_USAGE, EXIT_STORE, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run one command and leave with its exit code."""
+    """Run one command and leave with its exit code.
+
+    SIGTERM does what Ctrl-C does: what a command has started, other processes too, is ended.
+    """
+    signal.signal(signal.SIGTERM, _interrupt)
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def run(arguments: list[str]) -> int:

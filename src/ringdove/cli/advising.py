@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
+from ringdove.errors import StoreUnavailable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -39,7 +41,11 @@ def advising(host: str, port: int) -> Iterator[tuple[str, Callable[[dict[str, An
         nonlocal answer
         answer = new
 
-    with ThreadingHTTPServer((host, port), Handler) as server:
+    try:
+        made = ThreadingHTTPServer((host, port), Handler)
+    except OSError as error:
+        raise StoreUnavailable(f"Cannot listen on {host}:{port}: {error.strerror}.") from error
+    with made as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:

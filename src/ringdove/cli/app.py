@@ -25,14 +25,14 @@ from ringdove.cli import (
     tier,
     trace,
 )
-from ringdove.config import find_url
+from ringdove.config import environment, find_url
 from ringdove.version import __version__
 
 app = App(
     name="ringdove",
     help="""A message queue: durable, fast, at home in your process.
 
-Examples:
+To begin:
 
     ringdove queue create readings
     ringdove send readings hello world
@@ -41,6 +41,8 @@ Examples:
 """,
     version=__version__,
     help_format="markdown",
+    # A list that is empty is one that is not given.
+    default_parameter=Parameter(negative_iterable=()),
     suppress_keyboard_interrupt=False,
 )
 app.meta.suppress_keyboard_interrupt = False
@@ -76,18 +78,21 @@ def completion(shell: Literal["bash", "zsh", "fish"]) -> None:
 @app.meta.default
 def launch(
     *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
-    data: Annotated[Path | None, Parameter(env_var="RINGDOVE_DATA")] = None,
-    url: Annotated[str | None, Parameter(env_var="RINGDOVE_URL")] = None,
+    data: Path | None = None,
+    url: str | None = None,
 ) -> object:
     """Run a command on the queues at a place.
 
     Parameters
     ----------
     data
-        Data directory; short for --url file:DIRECTORY. By default ./ringdove-data.
+        Data directory; short for --url file:DIRECTORY. By default RINGDOVE_DATA of the environment,
+        else ./ringdove-data.
     url
-        Where the queues are, for example file:./data or ringdove://127.0.0.1:7117.
+        Where the queues are, for example file:./data or ringdove://127.0.0.1:7117. By default
+        RINGDOVE_URL of the environment.
     """
-    session.told.set(data is not None or url is not None)
-    session.url.set(find_url(None if data is not None and url is None else url, data))
+    session.told.set(any((data, url, *environment().values())))
+    session.url.set(find_url(url, data))
+    session.words.set(tokens)
     return app(tokens, exit_on_error=False, print_error=True, result_action="return_value")

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from ringdove.cli.output import emit_json, human_age, human_bytes, progress, say, table
-from ringdove.cli.queues import JsonFlag
+from ringdove.cli.queues import NO_QUEUES, JsonFlag, all_stats
 from ringdove.cli.session import connected, directory
+from ringdove.errors import InvalidArgument, StoreLocked
 
 if TYPE_CHECKING:
     from ringdove.controllers.broker import QueueStats
@@ -40,18 +41,22 @@ def stats(
     json
         Print one JSON object per queue and look.
     """
+    if every < 0:
+        raise InvalidArgument(f"--every is {every}; it must be 0 seconds or more.")
     looks = 0
     before: dict[str, tuple[float, int, int]] = {}
     with connected() as connection:
         while True:
-            queues = [connection.queue(queue)] if queue else connection.queues()
-            rows = [_row(item.stats(), before) for item in queues]
+            found = [connection.queue(queue).stats()] if queue else all_stats(connection)
+            rows = [_row(item, before) for item in found]
             if json:
                 for row in rows:
                     emit_json(row)
+            elif rows:
+                shown = [_legible(row) for row in rows]
+                table(None, list(shown[0]), [row.values() for row in shown])
             else:
-                columns = list(rows[0]) if rows else ["queue"]
-                table(None, columns, [row.values() for row in rows])
+                say(NO_QUEUES)
             looks += 1
             if not watch or (count is not None and looks >= count):
                 return
@@ -126,10 +131,12 @@ def compact(*, json: JsonFlag = False) -> None:
     directory()  # A URL that names none is refused here.
     with connected() as connection, progress("compacting"):
         backend = connection.backend
-        assert isinstance(backend, Broker)
-        store = backend.store
-        assert isinstance(store, EmbeddedStore)
-        before, after = run(store.compact())
+        if not isinstance(backend, Broker) or not isinstance(backend.store, EmbeddedStore):
+            raise StoreLocked(
+                f"A server has {directory()} open: end it, then compact. Meanwhile it uses free "
+                "space for new messages."
+            )
+        before, after = run(backend.store.compact())
     if json:
         emit_json({"bytes_before": before, "bytes_after": after})
     else:
@@ -150,8 +157,8 @@ def _row(stats: QueueStats, before: dict[str, tuple[float, int, int]]) -> dict[s
         "leased": leased,
         "delayed": delayed,
         "stored": stats.messages,
-        "size": human_bytes(stats.nbytes),
-        "oldest": human_age(stats.oldest_ms),
+        "bytes": stats.nbytes,
+        "oldest_ms": stats.oldest_ms,
         "sent_per_s": None,
         "done_per_s": None,
     }
@@ -161,3 +168,16 @@ def _row(stats: QueueStats, before: dict[str, tuple[float, int, int]]) -> dict[s
         row["done_per_s"] = round((done - done_before) / (now_s - then_s))
     before[stats.name] = (now_s, tail, done)
     return row
+
+
+def _legible(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as people read it."""
+    shown: dict[str, Any] = {}
+    for name, value in row.items():
+        if name == "bytes":
+            shown["size"] = human_bytes(value)
+        elif name == "oldest_ms":
+            shown["oldest"] = human_age(value)
+        else:
+            shown[name] = value
+    return shown

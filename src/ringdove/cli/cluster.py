@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,8 +31,6 @@ from ringdove.cli.values import duration_ms, size_bytes
 from ringdove.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ringdove.cluster.layout import Blueprint
     from ringdove.cluster.local import Changed, LocalCluster, Returned
 
@@ -109,17 +105,16 @@ def up(
         _check_as_before(cluster.blueprint, given)
     else:
         cluster = _make(dir, given, new_password() if password else "")
-    with _terminated_like_interrupted():
-        took_s = _start(cluster)
-        try:
-            _tell_start(cluster, took_s, as_json=json)
-            if not detach:
-                _stay(cluster)
-        except BaseException as error:
-            ended = cluster.down()
-            if not isinstance(error, KeyboardInterrupt):
-                raise
-            say(f"Ended {len(ended)} processes.")
+    took_s = _start(cluster)
+    try:
+        _tell_start(cluster, took_s, as_json=json)
+        if not detach:
+            _stay(cluster)
+    except BaseException as error:
+        ended = cluster.down()
+        if not isinstance(error, KeyboardInterrupt):
+            raise
+        say(f"Ended {len(ended)} processes.")
 
 
 def _given(
@@ -208,20 +203,6 @@ def _stay(cluster: LocalCluster) -> None:
         cluster.running()  # Takes notice of those that were killed.
         time.sleep(_LOOK_S)
     say("Somebody else has ended the cluster.")
-
-
-@contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does, so that nothing is left running."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @app.command

@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 from ringdove.cli.output import emit_json, human_time, message_dict, progress, say, table
 from ringdove.cli.queues import JsonFlag
 from ringdove.cli.session import connected
-from ringdove.errors import InvalidArgument
+from ringdove.errors import InvalidArgument, QueueNotFound
 
 if TYPE_CHECKING:
     from ringdove.client.sync import Connection, Queue
@@ -29,9 +29,17 @@ def list_dead(*, json: JsonFlag = False) -> None:
     with connected() as connection:
         rows = []
         for queue in connection.queues():
-            target = queue.settings().dead_letter
-            if target is not None:
+            try:
+                target = queue.settings().dead_letter
+            except QueueNotFound:
+                continue  # Deleted since it was listed.
+            if target is None:
+                continue
+            try:
                 stats = connection.queue(target).stats()
+            except QueueNotFound:
+                rows.append([queue.name, target, 0, "there is no such queue: make it again"])
+            else:
                 rows.append([queue.name, target, stats.waiting(), human_time(stats.oldest_ms)])
     if json:
         for row in rows:

@@ -92,7 +92,7 @@ def fleet(
         emit_json(report)
     else:
         _show(report)
-    return int(any(report.get(name) for name in ("lost", "damaged")))
+    return int(any(report.get(name) for name in ("lost", "damaged", "failure")))
 
 
 def _run(plan: Plan, queues: str | None, trace: Path | None, *, check: bool) -> dict[str, Any]:
@@ -117,12 +117,15 @@ async def _live(
             await prepare_queue(connection, plan.queue)
     running = Fleet(plan, queues if check else None, trace)
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, running.stop)
+    endings = (signal.SIGINT, signal.SIGTERM)
+    for number in endings:
+        loop.add_signal_handler(number, running.stop)
     try:
         with _view() as show:
             return await running.run(show)
     finally:
-        loop.remove_signal_handler(signal.SIGINT)
+        for number in endings:
+            loop.remove_signal_handler(number)
 
 
 @contextlib.contextmanager
@@ -149,6 +152,7 @@ class _Lines:
             say(
                 f"{now_s:.0f} s: {connected:,} connected, {sent:,} sent, "
                 f"{acknowledged:,} acknowledged, {received:,} received"
+                + (f"; {fleet.ledger.failure}" if not connected else "")
             )
 
 
@@ -198,6 +202,10 @@ _MEANINGS = {
 
 def _show(report: dict[str, Any]) -> None:
     rows = [
-        [name.replace("_", " "), value, _MEANINGS.get(name, "")] for name, value in report.items()
+        [name.replace("_", " "), value, _MEANINGS.get(name, "")]
+        for name, value in report.items()
+        if name != "failure"
     ]
     table("The fleet", ["", "figure", "what it means"], rows)
+    if report.get("failure"):
+        say(f"Nothing was acknowledged: {report['failure']}.")

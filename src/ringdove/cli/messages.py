@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json as jsonlib
 import sys
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cyclopts import Parameter
 
+from ringdove.cli import session
 from ringdove.cli.output import emit_json, message_dict, progress, say
 from ringdove.cli.queues import JsonFlag
 from ringdove.cli.session import connected
@@ -19,12 +20,14 @@ from ringdove.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from io import BufferedReader
 
     from ringdove.client.outgoing import NewMessage
     from ringdove.core.receipt import Receipt
 
-#: Lines read from a file or pipe before they are sent together.
+#: Lines read from a file or pipe before they are sent together, and bytes read at a time.
 _LINES_PER_SEND = 5_000
+_READ_BYTES = 1 << 20
 
 _NDJSON_FIELDS = {"body", "body_base64", "key", "attributes", "id"}
 
@@ -42,9 +45,10 @@ def send(
     compression: str = "none",
     json: JsonFlag = False,
 ) -> None:
-    """Send messages: each argument is one; - reads one per line from standard input.
+    """Send messages: each argument is one; - reads one per line from standard input, as they come.
 
-    Examples:
+    For example:
+
         ringdove send readings 21.5 22.0 --key meter-7
         seq 1000000 | ringdove send readings -
         ringdove send readings --ndjson - < messages.ndjson
@@ -75,7 +79,10 @@ def send(
     json
         Print a summary as JSON.
     """
+    _refuse_options(bodies)
     messages = _messages(bodies, file or [], ndjson)
+    if id is not None:
+        messages = _only(messages)
     shared = dict(map(attribute, attributes or []))
     options: dict[str, Any] = {"priority": priority, "compression": compression}
     if delay_ms is not None:
@@ -85,8 +92,6 @@ def send(
         target = connection.queue(queue)
         target.info()
         for part in _parts(messages):
-            if id is not None and (count or len(part) > 1):
-                raise InvalidArgument("--id names one message; send messages with ids one by one.")
             sent = target.send_many([_with(m, key, shared, id) for m in part], **options)
             count += len(sent)
             duplicates += sent.duplicates
@@ -96,6 +101,17 @@ def send(
     else:
         note = f", {duplicates:,} of them known already" if duplicates else ""
         say(f"Sent {count:,} message{'' if count == 1 else 's'} to {queue}{note}.")
+
+
+def _refuse_options(bodies: tuple[str, ...]) -> None:
+    """A message that looks like an option is probably one, misspelled; after -- it is a message."""
+    words = session.words.get()
+    before = words[: words.index("--")] if "--" in words else words
+    for body in bodies:
+        if body.lstrip("-")[:1].isalpha() and body.startswith("-") and body in before:
+            raise InvalidArgument(
+                f"{body!r} is no option of send. Write -- before messages that begin with '-'."
+            )
 
 
 def receive(
@@ -130,6 +146,8 @@ def receive(
     json
         Print one JSON object per message, with its receipt.
     """
+    if max < 1:
+        raise InvalidArgument(f"--max is {max}; it must be 1 or more.")
     left = max
     with connected() as connection:
         target = connection.queue(queue)
@@ -263,7 +281,7 @@ def _receipt(text: str) -> Receipt:
 
     try:
         return Receipt.decode(base64.urlsafe_b64decode(text))
-    except binascii.Error:
+    except ValueError:
         raise InvalidArgument(
             f"{text!r} is no receipt; 'ringdove receive --json' prints them."
         ) from None
@@ -274,8 +292,8 @@ def _messages(bodies: tuple[str, ...], files: list[Path], ndjson: bool) -> Itera
         raise InvalidArgument("Nothing to send: give messages, a --file, or - for standard input.")
     for body in bodies:
         if body == "-":
-            lines = (line.rstrip(b"\n") for line in sys.stdin.buffer)
-            yield from map(_from_ndjson, lines) if ndjson else lines
+            for line in _lines():
+                yield _from_ndjson(line) if ndjson and line is not None else line
         else:
             yield _from_ndjson(body.encode()) if ndjson else body.encode()
     for file in files:
@@ -284,6 +302,26 @@ def _messages(bodies: tuple[str, ...], files: list[Path], ndjson: bool) -> Itera
         except OSError as error:
             raise InvalidArgument(f"Cannot read {file}: {error.strerror}.") from error
         yield from map(_from_ndjson, content.splitlines()) if ndjson else [content]
+
+
+def _only(messages: Iterator[Any]) -> Iterator[Any]:
+    """The one message that an id is for."""
+    found = list(islice((message for message in messages if message is not None), 2))
+    if len(found) > 1:
+        raise InvalidArgument("--id names one message; send messages with ids one by one.")
+    return iter(found)
+
+
+def _lines() -> Iterator[bytes | None]:
+    """Lines of standard input; and None where the next may be long in coming."""
+    rest = b""
+    source = cast("BufferedReader", sys.stdin.buffer)
+    while data := source.read1(_READ_BYTES):
+        *lines, rest = (rest + data).split(b"\n")
+        yield from lines
+        yield None
+    if rest:
+        yield rest
 
 
 def _from_ndjson(line: bytes) -> NewMessage:
@@ -295,16 +333,28 @@ def _from_ndjson(line: bytes) -> NewMessage:
         if unknown or ("body" in fields) == ("body_base64" in fields):
             raise ValueError(f"it has {sorted(fields)}")  # noqa: TRY301  one refusal for all
         body = fields.get("body")
-        if body is None:
+        if "body_base64" in fields:
             body = base64.b64decode(fields["body_base64"], validate=True)
+        elif body is None:
+            raise ValueError("body is null")  # noqa: TRY301
         elif not isinstance(body, str):
             body = jsonlib.dumps(body)
-        return NewMessage(body, fields.get("key"), fields.get("attributes"), fields.get("id"))
-    except (ValueError, TypeError) as error:
+        attributes = fields.get("attributes")
+        if not isinstance(attributes, dict | None):
+            raise ValueError("attributes is no object")  # noqa: TRY301, TRY004
+        return NewMessage(
+            _utf8(body), _utf8(fields.get("key")), attributes, _utf8(fields.get("id"))
+        )
+    except (ValueError, TypeError, RecursionError) as error:
         raise InvalidArgument(
             f"{line[:80]!r} is no message: a JSON object with body or body_base64, perhaps key, "
             f"attributes and id ({error})."
         ) from error
+
+
+def _utf8(value: Any) -> Any:
+    """Text as bytes; ValueError where JSON has half a character."""
+    return value.encode() if isinstance(value, str) else value
 
 
 def _with(message: Any, key: str | None, attributes: dict[str, Any], id: str | None) -> Any:
@@ -322,10 +372,12 @@ def _with(message: Any, key: str | None, attributes: dict[str, Any], id: str | N
 
 
 def _parts(messages: Iterator[Any]) -> Iterator[list[Any]]:
+    """What is sent together: so many, or what there is before one has to wait (None)."""
     part: list[Any] = []
     for message in messages:
-        part.append(message)
-        if len(part) >= _LINES_PER_SEND:
+        if message is not None:
+            part.append(message)
+        if part and (message is None or len(part) >= _LINES_PER_SEND):
             yield part
             part = []
     if part:

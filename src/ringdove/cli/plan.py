@@ -237,6 +237,7 @@ def _watch(scrape: Callable[[], str], over_s: float) -> list[Scrape]:
 
 
 def _fetch(url: str, token: str | None) -> str:
+    import http.client
     import urllib.request
 
     if not url.startswith(("http://", "https://")):
@@ -246,7 +247,7 @@ def _fetch(url: str, token: str | None) -> str:
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
             return str(answer.read().decode())
-    except OSError as error:
+    except (OSError, http.client.HTTPException, UnicodeError) as error:
         raise StoreUnavailable(f"{url} does not give its metrics: {error}.") from error
 
 
@@ -298,7 +299,7 @@ def _serve(address: str, look: partial[tuple[Observed, Advice]]) -> None:
     from ringdove.cli.advising import advising
 
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdecimal() or int(port) > 65_535:
         raise InvalidArgument(f"{address!r} is no address: write for example 127.0.0.1:9400.")
     with advising(host, int(port)) as (place, show):
         print(f"http://{place}/", flush=True)

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
 from ringdove.cli.output import emit_json, human_age, human_bytes, human_time, say, table
 from ringdove.cli.session import connected
-from ringdove.cli.values import duration_ms, size_bytes
-from ringdove.errors import InvalidArgument
+from ringdove.cli.values import duration_ms, number, size_bytes
+from ringdove.errors import InvalidArgument, QueueNotFound
+
+if TYPE_CHECKING:
+    from ringdove.client.sync import Connection
+    from ringdove.controllers.broker import QueueStats
 
 app = App(name="queue", help="Make, look at, change and delete queues.")
+
+
+#: Said where a list of queues would be empty.
+NO_QUEUES = "There are no queues. Make one with 'ringdove queue create NAME'."
 
 
 @Parameter(name="*")
@@ -28,6 +37,10 @@ class Settings:
     "Receive at random among this many of the oldest: 1 to 1000, infinite or auto."
     durability: Literal["disk", "memory"] | None = None
     "disk: a send returns when it is synced; memory: survives a crash, not a power cut."
+    copies: int | None = None
+    "On a fabric: copies that have a message before it is acknowledged."
+    when_short: Literal["degrade", "refuse"] | None = None
+    "On a fabric, while fewer copies can be reached: wait for those, or refuse sends."
     stripes: int | None = None
     "Physical queues that share the load."
     lease_ms: str | None = None
@@ -38,10 +51,10 @@ class Settings:
     "How long an unreceived message is kept, for example 4d."
     keep_done_ms: str | None = None
     "How long a finished message stays readable for replay."
-    receives_max: int | None = None
-    "Receives after which a message goes to the dead-letter queue."
+    receives_max: str | None = None
+    "Receives after which a message goes to the dead-letter queue; none: never."
     dead_letter: str | None = None
-    "Name of the dead-letter queue; made by itself when missing."
+    "Name of the dead-letter queue, made by itself when missing; none: no longer any."
     backoff_ms: str | None = None
     "First wait of a released message; doubles with every receive."
     backoff_ms_max: str | None = None
@@ -54,10 +67,14 @@ class Settings:
     "Bytes of one message."
     priority: int | None = None
     "Highest priority a message may have, 0 to 9."
-    receive_rate_max: float | None = None
-    "Messages per second that each subscription may receive."
+    receive_rate_max: str | None = None
+    "Messages per second that each subscription may receive; none: as many as there are."
     dequeue: Literal["wake", "retry", "monitor", "poll"] | None = None
     "What a receive does while the queue is empty."
+    dequeue_tries: int | None = None
+    "Stripes that a receive tries before it gives up or pauses; wake tries all."
+    dequeue_pause_ms: str | None = None
+    "The pause of retry, and the period of monitor."
     dedup_ms: str | None = None
     "How long a message id is remembered."
     relay_done: Literal["stored", "consumed"] | None = None
@@ -72,7 +89,11 @@ class Settings:
             value = getattr(self, item.name)
             if value is None:
                 continue
-            if item.name.endswith("_ms") or item.name == "backoff_ms_max":
+            if value == "none":
+                value = None
+            elif item.name in ("receives_max", "receive_rate_max"):
+                value = number(value)
+            elif item.name.endswith("_ms") or item.name == "backoff_ms_max":
                 value = duration_ms(value)
             elif item.name in ("bytes_max", "body_bytes_max"):
                 value = size_bytes(value)
@@ -122,13 +143,13 @@ def list_queues(prefix: str = "", *, json: JsonFlag = False) -> None:
         Print one JSON object per line.
     """
     with connected() as connection:
-        found = [queue.stats() for queue in connection.queues(prefix)]
+        found = all_stats(connection, prefix)
     if json:
         for stats in found:
             emit_json(_stats_dict(stats))
         return
     if not found:
-        say("There are no queues. Make one with 'ringdove queue create NAME'.")
+        say(NO_QUEUES)
         return
     table(
         None,
@@ -275,6 +296,15 @@ def unsubscribe(name: str, subscription: str) -> None:
     with connected() as connection:
         connection.queue(name).unsubscribe(subscription)
     say(f"Removed subscription {subscription} of {name}.")
+
+
+def all_stats(connection: Connection, prefix: str = "") -> list[QueueStats]:
+    """What queues hold, but for those that are deleted meanwhile."""
+    found = []
+    for queue in connection.queues(prefix):
+        with suppress(QueueNotFound):
+            found.append(queue.stats())
+    return found
 
 
 def _stats_dict(stats: Any) -> dict[str, Any]:

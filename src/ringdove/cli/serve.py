@@ -159,9 +159,11 @@ def serve(
     json
         Print the ports as one JSON object when ready.
     """
+    from ringdove.allocation import keep_freed_memory
     from ringdove.config import server_config
     from ringdove.server import run_server
 
+    keep_freed_memory()
     chosen: dict[str, Any] = {}
     for group in (flags, devices, tier, standby):
         chosen |= asdict(group) if group is not None else {}

@@ -20,6 +20,9 @@ url: ContextVar[str] = ContextVar("url", default=f"file:{DATA_DEFAULT}")
 #: Whether a flag or the environment names that URL, and not a file or nobody.
 told: ContextVar[bool] = ContextVar("told", default=False)
 
+#: The words of the running command.
+words: ContextVar[tuple[str, ...]] = ContextVar("words", default=())
+
 
 @contextmanager
 def connected(*, create: bool = False) -> Iterator[Connection]:

@@ -13,6 +13,8 @@ _SIZES = {
     "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4,
     "kib": 1024, "mib": 1024**2, "gib": 1024**3, "tib": 1024**4,
 }  # fmt: skip
+#: A number that is written as programs print it: 0012 is a serial number, and text.
+_PLAIN = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
 _NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -41,12 +43,14 @@ def attribute(text: str) -> tuple[str, Any]:
     name, separator, value = text.partition("=")
     if not separator or not name:
         raise InvalidArgument(f"{text!r} is no attribute: write name=value.")
-    for kind in (int, float):
-        try:
-            return name, kind(value)
-        except ValueError:
-            continue
-    return name, value
+    return name, number(value) if _PLAIN.fullmatch(value) else value
+
+
+def number(text: str) -> int | float:
+    """A number from 5 or 0.5."""
+    if not _PLAIN.fullmatch(text):
+        raise InvalidArgument(f"{text!r} is no number: write for example 5, or none.")
+    return float(text) if set(text) & set(".eE") else int(text)
 
 
 def _scaled(text: str, units: dict[str, int], what: str, examples: str) -> int:

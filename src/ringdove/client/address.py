@@ -67,19 +67,25 @@ def parse(url: str) -> Address:
         if not at or not token.startswith(":"):
             token, path = "", rest.removeprefix("//")
         if not path:
-            raise InvalidArgument(f"{url!r} names no socket: write ringdove+unix:/path/to/socket.")
+            shown = without_token(url)
+            raise InvalidArgument(
+                f"{shown!r} names no socket: write ringdove+unix:/path/to/socket."
+            )
         return Address([Endpoint(unix=unquote(path), token=unquote(token.removeprefix(":")))])
     token, _, hosts = rest.removeprefix("//").rstrip("/").rpartition("@")
     tls, token = scheme == "ringdoves", unquote(token.removeprefix(":"))
     endpoints = [_endpoint(url, part, tls, token) for part in hosts.split(",") if part]
     if not endpoints:
-        raise InvalidArgument(f"{url!r} names no server: write ringdove://HOST:PORT.")
+        shown = without_token(url)
+        raise InvalidArgument(f"{shown!r} names no server: write ringdove://HOST:PORT.")
     return Address(endpoints)
 
 
 def without_token(url: str) -> str:
     """A URL as it may be written down and handed out."""
     scheme, _, rest = url.partition(":")
+    if scheme == "file":
+        return url
     slashes = "//" if rest.startswith("//") else ""
     rest = rest.removeprefix("//")
     if scheme == "ringdove+unix" and not rest.startswith(":"):
@@ -101,7 +107,8 @@ def _asker(url: str, query: str) -> Asker:
     role, region = chosen.pop("role", "consumer"), chosen.pop("region", "")
     if chosen or role not in ROLES:
         raise InvalidArgument(
-            f"{url!r}: after '?' there may be role=producer, role=consumer and region=NAME."
+            f"{without_token(url)!r}: after '?' there may be role=producer, role=consumer and "
+            "region=NAME."
         )
     return Asker(role, region)
 
@@ -111,7 +118,9 @@ def _endpoint(url: str, part: str, tls: bool, token: str) -> Endpoint:  # noqa: 
     if not colon or part.endswith("]"):
         host, port = part, str(PORT_DEFAULT)
     if not port.isdigit() or not 0 < int(port) < 65_536:
-        raise InvalidArgument(f"{url!r}: {port!r} is no port; it is a number from 1 to 65535.")
+        raise InvalidArgument(
+            f"{without_token(url)!r}: {port!r} is no port; it is a number from 1 to 65535."
+        )
     return Endpoint(host.strip("[]") or "127.0.0.1", int(port), tls=tls, token=token)
 
 
@@ -122,5 +131,6 @@ def tls_context(ca: str | None, cert: str | None, key: str | None) -> ssl.SSLCon
         if cert is not None:
             context.load_cert_chain(cert, key)
     except OSError as error:
-        raise InvalidArgument(f"The TLS files cannot be used: {error}.") from error
+        files = ", ".join(filter(None, (ca, cert, key)))
+        raise InvalidArgument(f"The TLS files {files} cannot be used: {error}.") from error
     return context

@@ -14,26 +14,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from ringdove import limits
+from ringdove.client import arguments, forks
+from ringdove.client.address import without_token
 from ringdove.client.backend import Backend, make_backend
 from ringdove.client.closing import AsyncClosable
 from ringdove.client.delivery import BaseBatch, BaseMessage, Chunk, chunks_of
 from ringdove.client.joining import Joiner, ProducerOptions
 from ringdove.client.leases import EXTENDS, EXTENDS_AGAIN, Appetite, LeaseKeeper
-from ringdove.client.outgoing import Body, NewMessage, Text, as_bytes, columns
+from ringdove.client.outgoing import Body, NewMessage, Text, as_bytes, columns, single
 from ringdove.client.reading import Reading
 from ringdove.controllers.dequeue import raise_refusals
 from ringdove.core.receipt import Receipt
 from ringdove.core.settings import check_name
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION, Part
 from ringdove.errors import ConnectionClosed, QueueNotFound, RingdoveError, SequenceRefused
-from ringdove.stores.base import Start, StripeId
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable
 
+    from ringdove.client import options as by_name
     from ringdove.controllers.broker import QueueStats
     from ringdove.controllers.catalog import QueueInfo
     from ringdove.controllers.sending import Outgoing, Sent, SentBatch
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from ringdove.core.block import Block
     from ringdove.core.settings import QueueSettings
     from ringdove.pending import Pending
+    from ringdove.stores.base import Start, StripeId
 
 
 class Message(BaseMessage):
@@ -55,6 +58,7 @@ class Message(BaseMessage):
 
     async def release(self, delay_ms: int | None = None) -> None:
         """Give the message back, after `delay_ms` or by default after the queue's back-off."""
+        arguments.check_whole_or_none("delay_ms", delay_ms)
         raise_refusals(await self._queue().backend.release([self._one()], delay_ms))
         self[2].settled.add(self[1])
 
@@ -64,6 +68,7 @@ class Message(BaseMessage):
 
     async def bury(self, reason: str = "buried by the receiver") -> None:
         """Move the message to the queue's dead-letter queue at once."""
+        arguments.check_text("reason", reason)
         queue, chunk = self._queue(), self[2]
         at = self[1] - chunk.part.block.base
         block = chunk.part.block.slice(at, at + 1)
@@ -93,6 +98,7 @@ class Batch(BaseBatch[Message]):
 
     async def release(self, delay_ms: int | None = None) -> int:
         """Give all messages back."""
+        arguments.check_whole_or_none("delay_ms", delay_ms)
         return raise_refusals(await self._queue.backend.release(self.receipts(), delay_ms))
 
     async def extend(self, lease_ms: int | None = None) -> None:
@@ -103,16 +109,21 @@ class Batch(BaseBatch[Message]):
 class Connection(AsyncClosable):
     """A way to queues: in this process, on a server, or on a fabric, by its URL."""
 
-    def __init__(self, url: str, **options: Any) -> None:
+    def __init__(self, url: str, **options: Unpack[by_name.ConnectionArguments]) -> None:
         self.url = url
         self._options = options
         self._backend: Backend | None = None
+        self._forked = False
+
+    def __repr__(self) -> str:
+        return f"Connection({without_token(self.url)!r})"
 
     @property
     def backend(self) -> Backend:
         """What serves the requests."""
         if self._backend is None:
-            raise ConnectionClosed(f"The connection to {self.url!r} is not open.")
+            why = "is of the process that forked; connect anew" if self._forked else "is not open"
+            raise ConnectionClosed(f"The connection to {without_token(self.url)!r} {why}.")
         return self._backend
 
     async def open(self) -> Self:
@@ -121,7 +132,15 @@ class Connection(AsyncClosable):
             backend = make_backend(self.url, **self._options)
             await backend.open()
             self._backend = backend
+            self._forked = False
+            forks.opened(self)
         return self
+
+    def leave(self) -> Backend | None:
+        """After a fork, in the new process: the connection is the other's."""
+        backend, self._backend = self._backend, None
+        self._forked = backend is not None
+        return backend
 
     async def close(self) -> None:
         """Finish what was accepted, and close. Idempotent."""
@@ -139,9 +158,9 @@ class Connection(AsyncClosable):
         """A queue by name. Nothing is looked up until it is used."""
         return Queue(self, check_name(name))
 
-    async def create_queue(self, name: str, **settings: Any) -> Queue:
+    async def create_queue(self, name: str, **settings: Unpack[by_name.QueueArguments]) -> Queue:
         """Make a queue with these settings. If it exists with the same ones, that is fine."""
-        await self.backend.create_queue(name, settings)
+        await self.backend.create_queue(check_name(name), {**settings})
         return self.queue(name)
 
     async def queues(self, prefix: str = "") -> list[Queue]:
@@ -174,7 +193,7 @@ class Queue:
         return self.connection.backend
 
     def __repr__(self) -> str:
-        return f"Queue({self.name!r} at {self.connection.url!r})"
+        return f"Queue({self.name!r} at {without_token(self.connection.url)!r})"
 
     # -- the queue itself -----------------------------------------------------------------------
 
@@ -186,9 +205,9 @@ class Queue:
         """The queue's settings."""
         return (await self.info()).settings
 
-    async def configure(self, **settings: Any) -> QueueSettings:
+    async def configure(self, **settings: Unpack[by_name.QueueArguments]) -> QueueSettings:
         """Change some settings; the others stay."""
-        return (await self.backend.change_queue(self.name, settings)).settings
+        return (await self.backend.change_queue(self.name, {**settings})).settings
 
     async def stats(self) -> QueueStats:
         """How many messages wait, are leased, and so on."""
@@ -205,6 +224,8 @@ class Queue:
         on_progress: Callable[[int], None] | None = None,
     ) -> int:
         """Of a dead-letter queue: send messages back to where they came from, or to `target`."""
+        arguments.check_whole_or_none("max", max)
+        target = None if target is None else check_name(target)
         return await self.backend.redrive(self.name, target, max, on_progress)
 
     # -- sending --------------------------------------------------------------------------------
@@ -220,8 +241,8 @@ class Queue:
         delay_ms: int | None = None,
     ) -> Sent:
         """Send one message; when this returns it is as durable as the queue promises."""
-        message = NewMessage(body, key, attributes, id)
-        return (await self.send_many([message], priority=priority, delay_ms=delay_ms))[0]
+        outgoing = single(NewMessage(body, key, attributes, id), priority, delay_ms)
+        return (await self.backend.send(self.name, outgoing))[0]
 
     async def send_many(
         self,
@@ -232,10 +253,11 @@ class Queue:
         compression: str = "none",
     ) -> SentBatch:
         """Send many messages in one commit per stripe, in order."""
+        arguments.check_send(priority, delay_ms)
         outgoing = columns(messages, priority=priority, delay_ms=delay_ms, compression=compression)
         return await self.backend.send(self.name, outgoing)
 
-    def producer(self, **options: Any) -> Producer:
+    def producer(self, **options: Unpack[by_name.ProducerArguments]) -> Producer:
         """A producer that joins single sends into blocks; see ProducerOptions."""
         return Producer(self, ProducerOptions(**options))
 
@@ -250,19 +272,23 @@ class Queue:
         lease_ms: int | None = None,
     ) -> Batch:
         """Lease up to `max` messages, waiting `wait` seconds (None: for ever) for the first."""
+        arguments.check_receive(max, wait, subscription, lease_ms)
         received = await self.backend.receive(self.name, subscription, max, wait, lease_ms)
         return Batch(self, chunks_of(self, received))
 
-    def stream(self, subscription: str = DEFAULT_SUBSCRIPTION, **options: Any) -> Stream:
+    def stream(
+        self, subscription: str = DEFAULT_SUBSCRIPTION, **options: Unpack[by_name.StreamArguments]
+    ) -> Stream:
         """The messages of a subscription in order, for one reader at a time; see Stream."""
         return Stream(self, subscription, **options)
 
-    def consumer(self, **options: Any) -> Consumer:
+    def consumer(self, **options: Unpack[by_name.ConsumerArguments]) -> Consumer:
         """An endless iterator over messages; see Consumer."""
         return Consumer(self, **options)
 
     async def peek(self, max: int = 10, *, subscription: str = DEFAULT_SUBSCRIPTION) -> Batch:
         """Look at the oldest messages without receiving them; leased ones are among them."""
+        arguments.check_whole("max", max)
         stats = await self.stats()
         chunks: list[Chunk] = []
         left = max
@@ -282,7 +308,7 @@ class Queue:
         `start` is "earliest", "latest", an offset, or Start("time", milliseconds).
         """
         for stripe in (await self.info()).stripes():
-            at = await self.backend.position(stripe, as_start(start))
+            at = await self.backend.position(stripe, arguments.as_start(start))
             while blocks := await self.backend.read(stripe, at, limits.BLOCK_MESSAGES_MAX):
                 for message in Batch(self, [_read_chunk(self, stripe, b) for b in blocks]):
                     yield message
@@ -294,7 +320,9 @@ class Queue:
 
     async def extend(self, receipts: list[Receipt], lease_ms: int | None = None) -> None:
         """Keep leased messages longer, by default for the queue's lease time."""
-        lease_ms = lease_ms or (await self.settings()).lease_ms
+        arguments.check_whole_or_none("lease_ms", lease_ms)
+        if lease_ms is None:
+            lease_ms = (await self.settings()).lease_ms
         raise_refusals(await self.backend.extend(receipts, lease_ms))
 
     # -- subscriptions --------------------------------------------------------------------------
@@ -303,7 +331,9 @@ class Queue:
         self, name: str, start: str | int | Start = "latest", *, keep_default: bool = False
     ) -> None:
         """Add an independent reader group. The first one replaces `default`, if that is unused."""
-        await self.backend.subscribe(self.name, name, as_start(start), keep_default=keep_default)
+        check_name(name, "subscription")
+        at = arguments.as_start(start)
+        await self.backend.subscribe(self.name, name, at, keep_default=keep_default)
 
     async def unsubscribe(self, name: str) -> None:
         """Remove a reader group."""
@@ -371,6 +401,8 @@ class Producer(AsyncClosable):
             self._linger.cancel()
             self._linger = None
         async with self._order:
+            if not self._joiner.bodies:
+                return
             if self._last is None:
                 # Once the queue is known, blocks go out in the order in which they are started.
                 with contextlib.suppress(RingdoveError):
@@ -429,6 +461,7 @@ class Consumer(AsyncClosable):
         ack: str = "auto",
         ack_linger_ms: int = 100,
     ) -> None:
+        arguments.check_consumer(max, wait, subscription, lease_ms, ack_linger_ms)
         self._queue = queue
         self._appetite = Appetite(max, ack)
         self._wait = wait
@@ -522,7 +555,9 @@ class Stream(Reading, AsyncClosable):
     came for `wait` seconds; by default it never does.
     """
 
-    def __init__(self, queue: Queue, subscription: str, **options: Any) -> None:
+    def __init__(
+        self, queue: Queue, subscription: str, **options: Unpack[by_name.StreamArguments]
+    ) -> None:
         super().__init__(subscription, **options)
         self._queue = queue
 
@@ -553,13 +588,8 @@ def _read_chunk(queue: Queue, stripe: StripeId, block: Block) -> Chunk:
     return Chunk(queue, stripe, Part(block, 0, block.count), None)
 
 
-def as_start(start: str | int | Start) -> Start:
-    """A start from its short forms: a word, or an offset."""
-    if isinstance(start, Start):
-        return start
-    return Start("offset", start) if isinstance(start, int) else Start(start)
-
-
-def connect(url: str = "file:./ringdove-data", **options: Any) -> Connection:
+def connect(
+    url: str = "file:./ringdove-data", **options: Unpack[by_name.ConnectionArguments]
+) -> Connection:
     """A connection to the queues at `url`; open it with `async with` or `await`."""
     return Connection(url, **options)

@@ -11,12 +11,11 @@ redis://HOST:PORT       those of a fabric, by a controller in this process
 from __future__ import annotations
 
 import difflib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import unquote, urlsplit
 
-from ringdove import serving
+from ringdove import limits, serving
 from ringdove.client import address
+from ringdove.config import directory_of
 from ringdove.controllers.broker import Broker
 from ringdove.errors import InvalidArgument, StoreLocked
 
@@ -100,7 +99,13 @@ class Backend(Protocol):
         lease_ms: int,
     ) -> StreamSource: ...
     async def read(
-        self, stripe: StripeId, offset: int, messages_max: int, *, skip_trimmed: bool = True
+        self,
+        stripe: StripeId,
+        offset: int,
+        messages_max: int,
+        bytes_max: int = limits.BLOCK_BYTES_MAX,
+        *,
+        skip_trimmed: bool = True,
     ) -> list[Block]: ...
     async def position(self, stripe: StripeId, start: Start) -> int: ...
     async def advance(self, stripe: StripeId, subscription: str, offset: int) -> None: ...
@@ -109,14 +114,16 @@ class Backend(Protocol):
 
 def make_backend(url: str, *, clock: Clock | None = None, **options: Any) -> Backend:
     """The backend for a URL; a server's is to be opened."""
-    scheme, separator, path = url.partition(":")
+    if not isinstance(url, str):
+        raise InvalidArgument(f"{url!r} is no URL: write for example 'file:./data'.")
+    scheme, separator, _ = url.partition(":")
     if not separator:
         raise InvalidArgument(f"{url!r} is no URL: write 'file:{url}' for a data directory.")
     if scheme in address.SCHEMES:
         from ringdove.client.remote import RemoteBackend  # noqa: PLC0415
 
         return RemoteBackend(url, clock=clock, **options)
-    if options:
+    if options and scheme in _SCHEMES:
         raise InvalidArgument(f"{scheme}: takes no option {', '.join(options)}.")
     if scheme == "memory":
         from ringdove.stores.memory import MemoryStore  # noqa: PLC0415  only what is used
@@ -125,15 +132,11 @@ def make_backend(url: str, *, clock: Clock | None = None, **options: Any) -> Bac
     if scheme == "file":
         from ringdove.stores.embedded import EmbeddedStore  # noqa: PLC0415
 
-        if path.startswith("//"):
-            path = urlsplit(url).path
-        if not path:
-            raise InvalidArgument(f"{url!r} names no directory: write for example 'file:./data'.")
-        directory = unquote(path)
+        directory = directory_of(url)
         try:
             return Broker(EmbeddedStore(directory, clock))
         except StoreLocked:
-            served = serving.find(Path(directory))
+            served = serving.find(directory)
             if served is None:
                 raise
         return make_backend(served, clock=clock)
@@ -144,6 +147,6 @@ def make_backend(url: str, *, clock: Clock | None = None, **options: Any) -> Bac
     near = difflib.get_close_matches(scheme, _SCHEMES, n=1)
     hint = f" Did you mean '{near[0]}:'?" if near else ""
     raise InvalidArgument(
-        f"{url!r}: this version connects to 'file:DIRECTORY', 'memory:', "
+        f"{address.without_token(url)!r}: this version connects to 'file:DIRECTORY', 'memory:', "
         f"'ringdove://HOST:PORT', 'tiers://HOST:PORT' and 'redis://HOST:PORT'.{hint}"
     )

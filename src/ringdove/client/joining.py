@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ringdove import limits
+from ringdove.client.arguments import check_attributes, check_number, check_whole
 from ringdove.client.outgoing import Text, as_bytes
 from ringdove.controllers.sending import Outgoing, Sequencer
 from ringdove.errors import InvalidArgument
@@ -36,6 +37,9 @@ class ProducerOptions:
     sequence: int = 0
 
     def __post_init__(self) -> None:
+        check_number("linger_ms", self.linger_ms)
+        for name in ("block_bytes", "block_messages", "in_flight_max", "sequence"):
+            check_whole(name, getattr(self, name))
         if not 0 < self.block_messages <= limits.BLOCK_MESSAGES_MAX or self.block_bytes < 1:
             raise InvalidArgument(
                 f"block_messages is 1 to {limits.BLOCK_MESSAGES_MAX} and block_bytes above 0, "
@@ -43,6 +47,8 @@ class ProducerOptions:
             )
         if self.linger_ms < 0 or self.in_flight_max < 1:
             raise InvalidArgument("linger_ms is at least 0 and in_flight_max at least 1.")
+        if self.sequence < 0:
+            raise InvalidArgument(f"sequence is {self.sequence}; it must be 0 or more.")
 
 
 class Joiner:
@@ -66,6 +72,8 @@ class Joiner:
 
     def add(self, body: bytes, key: Text | None, attributes: Attributes | None) -> bool:
         """Add a message to the block of `ticket`; True when it is the first, or the block full."""
+        if attributes is not None:
+            check_attributes(attributes)
         if key is not None or self._keys is not None:
             if self._keys is None:
                 self._keys = [b""] * len(self.bodies)

@@ -23,7 +23,7 @@ class Appetite:
 
     def __init__(self, max: int | None, ack: str) -> None:
         self._adapts = max is None and ack == "auto"
-        self.max = max or (_FIRST if self._adapts else _FIXED)
+        self.max = max if max is not None else _FIRST if self._adapts else _FIXED
 
     def handled(self, count: int, took_s: float) -> None:
         """A batch of `count` messages has been handled."""

@@ -137,9 +137,10 @@ class Link:
             async with asyncio.timeout(self.options.connect_s):
                 await asyncio.shield(welcomed)
         except TimeoutError:
-            reason = f": {self._failure}" if self._failure else ""
+            reason = f" ({self._failure})" if self._failure else ""
             error = StoreUnavailable(
-                f"No server answered at {self.endpoints}{reason}. Is it running?"
+                f"No server answered at {self.endpoints}{reason}. Is it running? One that speaks "
+                "TLS is reached by ringdoves://."
             )
             await self.close(error)
             raise error from self._failure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ringdove.client.arguments import check_attributes, check_send
 from ringdove.controllers.sending import Outgoing
 from ringdove.errors import InvalidArgument
 
@@ -39,8 +40,26 @@ def as_bytes(value: Any, what: str) -> bytes:
     raise InvalidArgument(f"A {what} is bytes or text, not {type(value).__name__}.")
 
 
+def single(message: NewMessage, priority: int, delay_ms: int | None) -> Outgoing:
+    """One message as columns."""
+    body, key, attributes, message_id = message
+    check_send(priority, delay_ms)
+    if attributes is not None:
+        check_attributes(attributes)
+    return Outgoing(
+        [as_bytes(body, "body")],
+        [as_bytes(key, "key")] if key else None,
+        [attributes] if attributes else None,
+        None if message_id is None else [as_bytes(message_id, "message id")],
+        priority,
+        delay_ms,
+    )
+
+
 def columns(messages: Iterable[Body | NewMessage], **options: Any) -> Outgoing:
     """Messages as columns. A list of plain bytes passes untouched."""
+    if isinstance(messages, str | bytes | bytearray | memoryview):
+        raise InvalidArgument("send_many takes several messages, in a list; send takes one.")
     items: list[Any] = messages if isinstance(messages, list) else list(messages)
     kinds = set(map(type, items))
     if kinds <= {bytes}:
@@ -48,6 +67,9 @@ def columns(messages: Iterable[Body | NewMessage], **options: Any) -> Outgoing:
     if NewMessage not in kinds:
         return Outgoing([as_bytes(item, "body") for item in items], **options)
     full = [item if isinstance(item, NewMessage) else NewMessage(item) for item in items]
+    for item in full:
+        if item.attributes is not None:
+            check_attributes(item.attributes)
     keyed = any(item.key for item in full)
     identified = any(item.id is not None for item in full)
     return Outgoing(

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ringdove import limits
+from ringdove.client import arguments
 from ringdove.client.outgoing import Text, as_bytes
 from ringdove.errors import InvalidArgument
 from ringdove.stores.base import StripeId
@@ -50,6 +51,7 @@ class Reading:
     ) -> None:
         if ack not in ("auto", "manual"):
             raise InvalidArgument(f"ack is {ack!r}; it must be 'auto' or 'manual'.")
+        arguments.check_receive(1, wait, subscription, lease_ms)
         self.subscription = subscription
         self.auto = ack == "auto"
         #: Whether the batch handed out last was refused, so that it is not acknowledged.
@@ -120,5 +122,5 @@ def decode_position(position: bytes | None) -> dict[StripeId, int]:
         return {}
     try:
         return {StripeId(*stripe): offset for stripe, offset in _POSITION.decode(position)}
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, TypeError) as error:
         raise InvalidArgument("This is no position of a stream.") from error

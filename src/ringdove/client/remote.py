@@ -44,7 +44,7 @@ from ringdove.protocol.session import Request
 from ringdove.stores.base import Delivered, Start, StripeId, StripeStats, SubscriptionStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from ringdove.core.block import Block
     from ringdove.errors import ClientError
@@ -137,16 +137,15 @@ class RemoteBackend:
 
     # -- asking ---------------------------------------------------------------------------------
 
-    async def _ask(
+    def _ask(
         self,
         verb: Verb,
         value: Any = None,
         blocks: Sequence[Block] = (),
         wait_s: float | None = 0,
-    ) -> Frame:
-        return await self._answer(
-            lambda: Request(verb, b"" if value is None else messages.encode(value), blocks), wait_s
-        )
+    ) -> Coroutine[Any, Any, Frame]:
+        meta = b"" if value is None else messages.encode(value)
+        return self._answer(lambda: Request(verb, meta, blocks), wait_s)
 
     async def _answer(self, make: Callable[[], Request], wait_s: float | None = 0) -> Frame:
         """Make a request and wait for its answer; again if it was damaged on its way."""
@@ -310,6 +309,9 @@ class RemoteBackend:
 
     async def deliver(self, queue: str, version: int, parcel: Parcel) -> DeliveredParcel:
         """See Backend."""
+        some = _as_one_frame(parcel.segments)
+        if len(some) == len(parcel.segments):
+            return await self._deliver_some(queue, version, parcel)
         answers: list[Any] = []
         left = parcel.segments
         while left:
@@ -434,10 +436,16 @@ class RemoteBackend:
     # -- reading by offset ----------------------------------------------------------------------
 
     async def read(
-        self, stripe: StripeId, offset: int, messages_max: int, *, skip_trimmed: bool = True
+        self,
+        stripe: StripeId,
+        offset: int,
+        messages_max: int,
+        bytes_max: int = limits.BLOCK_BYTES_MAX,
+        *,
+        skip_trimmed: bool = True,
     ) -> list[Block]:
         """See Backend."""
-        ask = messages.Read(stripe, offset, messages_max, skip_trimmed)
+        ask = messages.Read(stripe, offset, messages_max, skip_trimmed, bytes_max)
         frame = await self._ask(Verb.READ, ask)
         return blocks_of(frame, messages.decode(int, frame.meta))
 

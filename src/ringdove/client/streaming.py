@@ -177,7 +177,9 @@ class RemoteStream:
             self.starts.setdefault(stripe, offset)
             self.cursors.setdefault(stripe, offset)
         self._heard_s = self._link.loop.time()
-        for stripe, offset in self._acknowledged.items():
+        with self._lock:
+            told = list(self._acknowledged.items())  # The reader's thread adds to it.
+        for stripe, offset in told:
             self._free(stripe, offset, 0)
 
     def _reopen(self) -> None:
@@ -265,7 +267,7 @@ class RemoteStream:
             if self._closed:
                 raise ConnectionClosed("The stream has been closed.")
             self._signal = Pending()
-            if self._arrived or self._failure is not None:
+            if self._arrived or self._failure is not None or self._closed:
                 continue
             if not await self._signal.until(wait_s):
                 return None

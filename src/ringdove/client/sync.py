@@ -17,9 +17,9 @@ import threading
 import time
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
-from ringdove.client import aio
+from ringdove.client import aio, arguments
 from ringdove.client.closing import Closable
 from ringdove.client.delivery import BaseBatch, BaseMessage, Chunk
 from ringdove.client.joining import Joiner, ProducerOptions
@@ -32,6 +32,7 @@ from ringdove.pending import Pending, run, start
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
+    from ringdove.client import options as by_name
     from ringdove.client.backend import Backend
     from ringdove.client.outgoing import Body, NewMessage, Text
     from ringdove.controllers.broker import QueueStats
@@ -90,8 +91,11 @@ class Batch(BaseBatch[Message]):
 class Connection(Closable):
     """A way to queues: in this process, on a server, or on a fabric, by its URL."""
 
-    def __init__(self, url: str, **options: Any) -> None:
+    def __init__(self, url: str, **options: Unpack[by_name.ConnectionArguments]) -> None:
         self._twin = run(aio.Connection(url, **options).open())
+
+    def __repr__(self) -> str:
+        return repr(self._twin)
 
     @property
     def url(self) -> str:
@@ -111,7 +115,7 @@ class Connection(Closable):
         """A queue by name. Nothing is looked up until it is used."""
         return Queue(self._twin.queue(name))
 
-    def create_queue(self, name: str, **settings: Any) -> Queue:
+    def create_queue(self, name: str, **settings: Unpack[by_name.QueueArguments]) -> Queue:
         """Make a queue with these settings. If it exists with the same ones, that is fine."""
         return Queue(run(self._twin.create_queue(name, **settings)))
 
@@ -148,7 +152,7 @@ class Queue:
         """The queue's settings."""
         return run(self._twin.settings())
 
-    def configure(self, **settings: Any) -> QueueSettings:
+    def configure(self, **settings: Unpack[by_name.QueueArguments]) -> QueueSettings:
         """Change some settings; the others stay."""
         return run(self._twin.configure(**settings))
 
@@ -203,7 +207,7 @@ class Queue:
             )
         )
 
-    def producer(self, **options: Any) -> Producer:
+    def producer(self, **options: Unpack[by_name.ProducerArguments]) -> Producer:
         """A producer that joins single sends into blocks; see ProducerOptions."""
         return Producer(self._twin, ProducerOptions(**options))
 
@@ -222,11 +226,13 @@ class Queue:
             run(self._twin.receive(max, wait, subscription=subscription, lease_ms=lease_ms))
         )
 
-    def stream(self, subscription: str = DEFAULT_SUBSCRIPTION, **options: Any) -> Stream:
+    def stream(
+        self, subscription: str = DEFAULT_SUBSCRIPTION, **options: Unpack[by_name.StreamArguments]
+    ) -> Stream:
         """The messages of a subscription in order, for one reader at a time; see Stream."""
         return Stream(self._twin.stream(subscription, **options))
 
-    def consumer(self, **options: Any) -> Consumer:
+    def consumer(self, **options: Unpack[by_name.ConsumerArguments]) -> Consumer:
         """An endless iterator over messages; see Consumer."""
         return Consumer(self._twin, **options)
 
@@ -335,8 +341,10 @@ class Producer(Closable):
             outgoing, ticket = taken
             try:
                 started = start(self._queue.backend.send(self._queue.name, outgoing))
-            except BaseException as error:  # noqa: BLE001  delivered with the ticket and by flush
-                self._joiner.failed(ticket, error)
+            except BaseException as error:
+                self._joiner.failed(ticket, error)  # And told by flush.
+                if not isinstance(error, Exception):
+                    raise
             else:
                 self._flights.append((started, outgoing, ticket))
             self._changed.notify_all()
@@ -404,6 +412,7 @@ class Consumer(Closable):
         ack: str = "auto",
         ack_linger_ms: int = 100,
     ) -> None:
+        arguments.check_consumer(max, wait, subscription, lease_ms, ack_linger_ms)
         self._queue = queue
         self._appetite = Appetite(max, ack)
         self._wait = wait
@@ -534,7 +543,9 @@ class Stream(Closable):
         self._twin.refuse(batch)
 
 
-def connect(url: str = "file:./ringdove-data", **options: Any) -> Connection:
+def connect(
+    url: str = "file:./ringdove-data", **options: Unpack[by_name.ConnectionArguments]
+) -> Connection:
     """Connect to the queues at `url`: 'file:DIRECTORY', 'ringdove://HOST:PORT' or 'memory:'."""
     return Connection(url, **options)
 

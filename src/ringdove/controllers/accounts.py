@@ -23,27 +23,20 @@ import math
 import re
 import secrets
 import string
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from ringdove.controllers.passwords import Passwords
 from ringdove.core.settings import check_name
 from ringdove.errors import InvalidArgument, LimitExceeded, RecordConflict
-from ringdove.pending import Pending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from argon2 import PasswordHasher
-
     from ringdove.stores.base import Store
-
-T = TypeVar("T")
 
 #: Every role: put messages in; take them out; make, change, purge and delete queues.
 ALL: Final = ("send", "receive", "manage")
@@ -62,10 +55,6 @@ ACCOUNTS_MAX = 10_000
 KEYS_MAX = 100
 GRANTS_MAX = 1_000
 
-#: Characters of a password: fewer are guessed, more only cost time.
-PASSWORD_CHARS_MIN = 8
-PASSWORD_CHARS_MAX = 1_024
-
 #: Bytes of an account's quota: what every integer column holds.
 _BYTES_MAX = 2**63 - 1
 
@@ -78,15 +67,8 @@ _REMEMBER_MAX = 10_000
 #: Times that a change begins again because somebody else has changed the account.
 _ATTEMPTS_MAX = 32
 
-#: Passwords hashed at a time, 64 MiB each; and those that wait for it besides.
-_HASHES_MAX = 2
-_HASHES_WAITING_MAX = 64
-
-#: The hash of a password that nobody has, checked where there is none to check.
-_NOBODY = (
-    "$argon2id$v=19$m=65536,t=3,p=4$KVDSoBolnVFf0JT0vnovrA"
-    "$dQsKZw9+AlBixenQEfojpuiI+SbogjA5tf9vYN+K6j0"
-)
+#: Names that one which is missing is compared with, at most: a tenth of a millisecond each.
+_ALIKE_MAX = 64
 
 #: What the keys of records begin with.
 _ACCOUNT, _NAME, _KEY = "account/", "account-name/", "key/"
@@ -131,6 +113,7 @@ class Account(msgspec.Struct, array_like=True, frozen=True):
 
 #: `Accounts.list` hides the built-in name from annotations in its class.
 _Accounts = list[Account]
+_Names = list[str]
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Account).decode
@@ -225,8 +208,7 @@ class Accounts:
         self._configured: tuple[int, bool] | None = None
         #: Grows with every change: what was read before it is not remembered after it.
         self._changes = 0
-        self._workers: ThreadPoolExecutor | None = None
-        self._room = threading.Semaphore(_HASHES_MAX + _HASHES_WAITING_MAX)
+        self._passwords = Passwords()
 
     async def create(
         self, name: str, *, account_id: str | None = None, password: str | None = None
@@ -240,7 +222,7 @@ class Accounts:
             raise InvalidArgument(f"{account_id!r} is no account id: use 12 digits.")
         if await self._maybe_read(name) is not None:
             raise _taken(name)
-        hashed = None if password is None else await self._hash(password)
+        hashed = None if password is None else await self._passwords.hash(password)
         key = await self._new_key(account_id, ALL)
         account = Account(account_id, name, key.created_ms, hashed, {key.id: key})
         try:
@@ -263,6 +245,11 @@ class Accounts:
     async def get(self, account: str) -> Account:
         """The account, or InvalidArgument with the nearest name."""
         return (await self._read(account))[0]
+
+    async def maybe_get(self, account: str) -> Account | None:
+        """The account, or None: cheaper than a refusal that suggests another."""
+        found = await self._maybe_read(account)
+        return None if found is None else found[0]
 
     async def list(self) -> _Accounts:
         """All accounts, by id."""
@@ -401,15 +388,14 @@ class Accounts:
     async def set_password(self, account: str, password: str | None) -> Account:
         """Give the account another password for the console; None takes it away."""
         account_id = (await self.get(account)).id
-        hashed = None if password is None else await self._hash(password)
+        hashed = None if password is None else await self._passwords.hash(password)
         return await self._change(account_id, lambda found: replace(found, password=hashed))
 
     async def check_password(self, account: str, password: str) -> bool:
         """Whether this is the account's password; takes as long where there is none to check."""
         found = await self._maybe_read(account)
         hashed = found[0].password if found is not None else None
-        matches = await self._submit(partial(_verify, hashed or _NOBODY, password))
-        return matches and hashed is not None
+        return await self._passwords.check(hashed, password)
 
     async def set_console_role(self, account: str, role: str) -> Account:
         """Say what the account's password lets do in the console."""
@@ -455,11 +441,17 @@ class Accounts:
     async def _read(self, account: str) -> tuple[Account, int]:
         found = await self._maybe_read(account)
         if found is None:
-            names = [known.name for known in await self.list()]
-            near = difflib.get_close_matches(account, names, n=1)
+            near = difflib.get_close_matches(account, await self._names_like(account), n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise InvalidArgument(f"There is no account {account!r}.{hint}")
         return found
+
+    async def _names_like(self, account: str) -> _Names:
+        """Names as far as a suggestion needs them: few, however many accounts there are."""
+        found = await self._store.scan(_NAME, count_max=_ALIKE_MAX)
+        if len(found) == _ALIKE_MAX:
+            found = await self._store.scan(_NAME + account[:2], count_max=_ALIKE_MAX)
+        return [record.key.removeprefix(_NAME) for record in found]
 
     async def _change(self, account: str, change: Callable[[Account], Account]) -> Account:
         """Change an account; from the beginning if somebody else did so meanwhile."""
@@ -507,33 +499,6 @@ class Accounts:
         self._keys.clear()
         self._configured = None
 
-    async def _hash(self, password: str) -> str:
-        if not PASSWORD_CHARS_MIN <= len(password) <= PASSWORD_CHARS_MAX:
-            raise InvalidArgument(
-                f"The password has {len(password)} characters; it must have "
-                f"{PASSWORD_CHARS_MIN} to {PASSWORD_CHARS_MAX}."
-            )
-        return await self._submit(lambda: _hasher().hash(_as_bytes(password)))
-
-    def _submit(self, work: Callable[[], T]) -> Pending[T]:
-        """Do long work in a thread: a hash takes as long as thousands of requests."""
-        if not self._room.acquire(blocking=False):
-            raise LimitExceeded("Too many passwords are being checked: try again in a moment.")
-        pending: Pending[T] = Pending()
-
-        def run() -> None:
-            try:
-                told = partial(pending.resolve, work())
-            except BaseException as error:  # noqa: BLE001  delivered to whoever waits
-                told = partial(pending.fail, error)
-            self._room.release()
-            told()
-
-        if self._workers is None:
-            self._workers = ThreadPoolExecutor(_HASHES_MAX, "ringdove-password")
-        self._workers.submit(run)
-        return pending
-
 
 # -- small things ----------------------------------------------------------------------------------
 
@@ -558,29 +523,6 @@ def _check_granted(queue: str) -> str:
 def _like_a_key(key_id: str) -> bool:
     """Whether this could be a key: anything may come from outside, but not reach the store."""
     return len(key_id) == 20 and key_id.isascii() and key_id.isalnum()
-
-
-@lru_cache
-def _hasher() -> PasswordHasher:
-    """RFC 9106's choice for machines with little memory."""
-    from argon2 import PasswordHasher  # noqa: PLC0415  only who has passwords needs it
-
-    return PasswordHasher(time_cost=3, memory_cost=64 * 1024, parallelism=4)
-
-
-def _verify(hashed: str, password: str) -> bool:
-    from argon2.exceptions import VerificationError  # noqa: PLC0415
-
-    if len(password) > PASSWORD_CHARS_MAX:
-        password = ""
-    try:
-        return _hasher().verify(hashed, _as_bytes(password))
-    except VerificationError:
-        return False
-
-
-def _as_bytes(password: str) -> bytes:
-    return password.encode(errors="surrogatepass")
 
 
 def _taken(name: str) -> InvalidArgument:

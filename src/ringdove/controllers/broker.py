@@ -6,6 +6,7 @@ It keeps nothing that matters: any broker over the same store could serve the ne
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -15,7 +16,7 @@ from ringdove import limits
 from ringdove.controllers.accounts import ALL, AccessKey, Account, Accounts, by_age
 from ringdove.controllers.catalog import Catalog, QueueInfo
 from ringdove.controllers.deadletter import DeadLetters
-from ringdove.controllers.dequeue import Dequeuer, Received
+from ringdove.controllers.dequeue import Dequeuer, Received, Settling
 from ringdove.controllers.enqueue import Enqueuer
 from ringdove.controllers.sending import Outgoing, Sender, SentBatch
 from ringdove.controllers.streaming import BlockStream
@@ -27,10 +28,10 @@ from ringdove.errors import InvalidArgument, OffsetTrimmed, QueueNotFound
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
+    from ringdove.controllers.catalog import Notes
     from ringdove.controllers.sending import Delivered, Parcel
     from ringdove.core.block import Block
     from ringdove.core.receipt import Receipt
-    from ringdove.errors import ClientError
     from ringdove.stores.base import Start, Store, StripeId, StripeStats
 
 T = TypeVar("T")
@@ -137,9 +138,9 @@ class Broker:
         self,
         name: str,
         settings: dict[str, Any],
-        notes: Mapping[str, str | None] | None = None,
+        notes: Notes | None = None,
     ) -> QueueInfo:
-        """Change some settings, and some `notes`, of which None removes one."""
+        """Change some settings, and some `notes`, of which None removes one; see the catalogue."""
         return await self._catalog.change(name, settings, notes)
 
     async def delete_queue(self, name: str) -> None:
@@ -202,9 +203,9 @@ class Broker:
         """Store messages."""
         return await self._sender.send(queue, outgoing)
 
-    async def deliver(self, queue: str, version: int, parcel: Parcel) -> Delivered:
+    def deliver(self, queue: str, version: int, parcel: Parcel) -> Coroutine[Any, Any, Delivered]:
         """Store messages that their sender has packed already, perhaps elsewhere."""
-        return await self.enqueuer.deliver(queue, version, parcel, check=True)
+        return self.enqueuer.deliver(queue, version, parcel, check=True)
 
     def receive(
         self,
@@ -217,27 +218,25 @@ class Broker:
         """Lease messages."""
         return self.dequeuer.receive(queue, subscription, max, wait_s, lease_ms)
 
-    async def acknowledge(
-        self, receipts: Sequence[Receipt], *, earlier: bool = False
-    ) -> list[int | ClientError]:
+    def acknowledge(self, receipts: Sequence[Receipt], *, earlier: bool = False) -> Settling:
         """Mark messages done; see Dequeuer for `earlier`."""
-        return await self.dequeuer.acknowledge(receipts, earlier=earlier)
+        return self.dequeuer.acknowledge(receipts, earlier=earlier)
 
-    async def extend(
+    def extend(
         self, receipts: Sequence[Receipt], lease_ms: int, *, earlier: bool = False
-    ) -> list[int | ClientError]:
+    ) -> Settling:
         """Keep messages leased."""
-        return await self.dequeuer.extend(receipts, lease_ms, earlier=earlier)
+        return self.dequeuer.extend(receipts, lease_ms, earlier=earlier)
 
-    async def release(
+    def release(
         self, receipts: Sequence[Receipt], delay_ms: int | None, *, earlier: bool = False
-    ) -> list[int | ClientError]:
+    ) -> Settling:
         """Give messages back."""
-        return await self.dequeuer.release(receipts, delay_ms, earlier=earlier)
+        return self.dequeuer.release(receipts, delay_ms, earlier=earlier)
 
-    async def unlease(self, receipts: Sequence[Receipt]) -> list[int | ClientError]:
+    def unlease(self, receipts: Sequence[Receipt]) -> Settling:
         """Give messages back that nobody has seen."""
-        return await self.dequeuer.unlease(receipts)
+        return self.dequeuer.unlease(receipts)
 
     async def bury(self, queue: str, receipt: Receipt, blocks: list[Block], reason: str) -> None:
         """Move leased messages to the dead-letter queue."""
@@ -267,9 +266,12 @@ class Broker:
         """Claim a subscription for ordered streaming; see `BlockStream.open`."""
 
         async def stream(info: QueueInfo) -> BlockStream:
+            if not positions.keys() <= set(info.stripes()):
+                info = await self._catalog.refresh(queue)
             opened = BlockStream(
-                self.store, info, subscription, owner, lease_ms, self.tallies.of(info.id)
-            )
+                self.store, info, subscription, owner, lease_ms, self.tallies.of(info.id),
+                partial(self._catalog.refresh, queue),
+            )  # fmt: skip
             await opened.open(positions, exact=exact)
             return opened
 
@@ -278,16 +280,25 @@ class Broker:
     # -- reading by offset ----------------------------------------------------------------------
 
     async def read(
-        self, stripe: StripeId, offset: int, messages_max: int, *, skip_trimmed: bool = True
+        self,
+        stripe: StripeId,
+        offset: int,
+        messages_max: int,
+        bytes_max: int = limits.BLOCK_BYTES_MAX,
+        *,
+        skip_trimmed: bool = True,
     ) -> list[Block]:
-        """Blocks from `offset`, or from the oldest stored one if that was trimmed."""
+        """Blocks from `offset`, or from the oldest stored one if that was trimmed.
+
+        The last one is cut where there are `messages_max`; with it there may be `bytes_max`.
+        """
         try:
-            return await self.store.read(stripe, offset, messages_max, limits.BLOCK_BYTES_MAX)
+            return await self.store.read(stripe, offset, messages_max, bytes_max)
         except OffsetTrimmed:
             if not skip_trimmed:
                 raise
             head = (await self.store.stats(stripe)).head
-            return await self.store.read(stripe, head, messages_max, limits.BLOCK_BYTES_MAX)
+            return await self.store.read(stripe, head, messages_max, bytes_max)
 
     async def position(self, stripe: StripeId, start: Start) -> int:
         """The offset at which reading from `start` begins."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from ringdove import limits
+from ringdove.controllers.accounts import owner_of
 from ringdove.core.settings import SHAPING, QueueSettings, check_name
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
 from ringdove.errors import (
@@ -35,10 +36,16 @@ from ringdove.pending import Pending
 from ringdove.stores.base import Record, Start, Store, StripeId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+
+    #: Notes to change, or what makes them from those there are.
+    Notes = Mapping[str, str | None] | Callable[[Mapping[str, str]], Mapping[str, str | None]]
 
 #: How often settings are changed anew because others have changed them meanwhile.
 _CHANGE_ATTEMPTS = 20
+
+#: Names that one which is missing is compared with, at most: a tenth of a millisecond each.
+_ALIKE_MAX = 64
 
 
 class QueueInfo(NamedTuple):
@@ -109,11 +116,10 @@ class Catalog:
         """
         check_name(name)
         settings = _with_dead_letter(name, settings)
-        existing = await self.maybe_get(name)
+        existing = await self._look_up(name)
         if existing is not None:
             return _same_or_refuse(existing, settings)
-        if settings.dead_letter and await self.maybe_get(settings.dead_letter) is None:
-            await self.create(settings.dead_letter, dead_letter_settings(settings))
+        await self._make_dead_letter(settings)
         queue_id = secrets.randbits(62) | 1 if queue_id is None else queue_id
         info = QueueInfo(name, queue_id, settings, 1, self._store.clock.now_ms())
         for stripe in info.stripes():
@@ -124,17 +130,26 @@ class Catalog:
         try:
             await self._store.put(_queue_key(name), _record(info), expect=0)
         except RecordConflict:
-            existing = await self.get(name)
+            existing = await self.refresh(name)
             if existing.id != info.id:  # A copy has its origin's id, whoever made it.
                 await self._delete_stripes(info)
             return _same_or_refuse(existing, settings)
         return self._remember(info)
 
+    async def _make_dead_letter(self, settings: QueueSettings) -> None:
+        if settings.dead_letter and await self._look_up(settings.dead_letter) is None:
+            await self.create(settings.dead_letter, dead_letter_settings(settings))
+
+    async def _look_up(self, name: str) -> QueueInfo | None:
+        """The queue as it is recorded now: other controllers may have changed or deleted it."""
+        self.forget(name)
+        return await self.maybe_get(name)
+
     async def get(self, name: str) -> QueueInfo:
         """The queue, or QueueNotFound with the nearest name."""
         info = await self.maybe_get(name)
         if info is None:
-            near = difflib.get_close_matches(name, await self.names(), n=1)
+            near = difflib.get_close_matches(name, await self._like(name), n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise QueueNotFound(f"There is no queue {name!r}.{hint}")
         return info
@@ -160,19 +175,25 @@ class Catalog:
         )
         return [_info(record) for record in records]
 
-    async def names(self) -> list[str]:
-        """All names, as far as a suggestion needs them."""
-        return [info.name for info in await self.find()]
+    async def _like(self, name: str) -> list[str]:
+        """Names of the same account, as far as a suggestion needs them: few, whatever there are."""
+        account, own = owner_of(name)
+        start = name[: len(name) - len(own)]
+        found = await self.find(start, count_max=_ALIKE_MAX)
+        if len(found) == _ALIKE_MAX:
+            found = await self.find(start + own[:2], count_max=_ALIKE_MAX)
+        return [info.name for info in found if owner_of(info.name)[0] == account]
 
     async def change(
         self,
         name: str,
         chosen: dict[str, Any],
-        notes: Mapping[str, str | None] | None = None,
+        notes: Notes | None = None,
     ) -> QueueInfo:
         """Change settings; see `_refuse_reshaping` for what must wait until the queue is empty.
 
-        Of `notes`, None removes one; those not named stay, also if others are changed meanwhile.
+        Of `notes`, None removes one; those not named stay, also if others are changed meanwhile. A
+        function makes them from those there are.
         """
         for attempt in range(_CHANGE_ATTEMPTS):
             try:
@@ -182,11 +203,11 @@ class Catalog:
                     raise
         raise AssertionError
 
-    async def _change(
-        self, name: str, chosen: dict[str, Any], notes: Mapping[str, str | None] | None
-    ) -> QueueInfo:
+    async def _change(self, name: str, chosen: dict[str, Any], notes: Notes | None) -> QueueInfo:
         self.forget(name)
         info = await self.get(name)
+        if callable(notes):
+            notes = notes(info.settings.notes)
         if notes:
             merged = {**info.settings.notes, **notes}
             kept = {note: text for note, text in merged.items() if text is not None}
@@ -195,8 +216,7 @@ class Catalog:
         if settings == info.settings:
             return info
         await self._refuse_reshaping(info, settings)
-        if settings.dead_letter and await self.maybe_get(settings.dead_letter) is None:
-            await self.create(settings.dead_letter, dead_letter_settings(settings))
+        await self._make_dead_letter(settings)
         changed = info.changed_to(settings)
         await self._store.put(_queue_key(name), _record(changed), expect=info.version)
         try:
@@ -228,9 +248,16 @@ class Catalog:
 
     async def delete(self, name: str) -> None:
         """Forget a queue and everything in it."""
-        info = await self.get(name)
-        self.forget(name)
-        await self._store.remove(_queue_key(name))
+        info = await self.refresh(name)
+        found: QueueInfo | None = info
+        while found is not None:
+            info = found
+            try:
+                await self._store.remove(_queue_key(name), expect=info.version)
+            except RecordConflict:  # Changed or made anew meanwhile; or gone, perhaps by ourselves.
+                found = await self._look_up(name)
+            else:
+                break
         await self._store.remove(_subscriptions_key(info))
         await self._delete_stripes(info)
         self.forget(name)  # Somebody may have looked it up before its record was gone.
@@ -260,19 +287,19 @@ class Catalog:
         `default` stays if it is asked for, or if it has been used or holds messages.
         """
         check_name(subscription, "subscription")
-        info = await self.get(name)
+        info = await self.refresh(name)
         for stripe in info.stripes_ever():
             await self._store.subscribe(stripe, subscription, start)
         names = await self._rename(info, add=subscription)
         drop = names == {DEFAULT_SUBSCRIPTION, subscription} and not keep_default
-        if drop and not await self._default_in_use(info):
+        if drop and not await self._default_in_use(info, subscription):
             await self._rename(info, remove=DEFAULT_SUBSCRIPTION)
             for stripe in info.stripes_ever():
                 await self._store.unsubscribe(stripe, DEFAULT_SUBSCRIPTION)
 
     async def unsubscribe(self, name: str, subscription: str) -> None:
         """Remove a subscription; what only it was waiting for is gone."""
-        info = await self.get(name)
+        info = await self.refresh(name)
         names = set(await self.subscriptions(name))
         if subscription not in names:
             raise SubscriptionNotFound(
@@ -315,15 +342,18 @@ class Catalog:
                 continue
             return changed
 
-    async def _default_in_use(self, info: QueueInfo) -> bool:
-        """Whether somebody receives through `default`: removing it would take data away."""
+    async def _default_in_use(self, info: QueueInfo, instead: str) -> bool:
+        """Whether removing `default` would take data away.
+
+        Somebody receives through it, or it holds what the subscription `instead` begins behind.
+        """
         for stripe in info.stripes_ever():
-            stats = await self._store.stats(stripe)
-            for subscription in stats.subscriptions:
-                if subscription.name == DEFAULT_SUBSCRIPTION and (
-                    subscription.floor or subscription.leased
-                ):
-                    return True
+            found = {own.name: own for own in (await self._store.stats(stripe)).subscriptions}
+            default, other = found.get(DEFAULT_SUBSCRIPTION), found.get(instead)
+            if default is not None and (default.floor or default.leased):
+                return True
+            if default is not None and other is not None and default.floor < other.floor:
+                return True
         return False
 
     # -- inside ---------------------------------------------------------------------------------

@@ -8,11 +8,22 @@ direction.
 
 from __future__ import annotations
 
+import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from ringdove import limits
 from ringdove.controllers.dequeue import Dequeuer, Received, raise_refusals
 from ringdove.controllers.sending import Outgoing, Sender
-from ringdove.errors import InvalidArgument, QueueNotFound
+from ringdove.core import attributes as encoding
+from ringdove.errors import (
+    InvalidArgument,
+    LocalProtocolError,
+    MessageTooLarge,
+    QueueNotFound,
+    RemoteProtocolError,
+    RingdoveError,
+)
 from ringdove.stores.base import StripeId
 
 if TYPE_CHECKING:
@@ -30,9 +41,17 @@ REASON = f"{PREFIX}reason"
 #: Where it was first stored (stripe and offset, as bytes), and how often it was received there.
 ORIGIN = f"{PREFIX}origin"
 RECEIVES = f"{PREFIX}receives"
+#: The sender's attributes, encoded as in a block, if there are too many to stand beside these.
+OWN = f"{PREFIX}own"
+
+#: Why a letter is refused, whatever becomes of others.
+_OF_THE_LETTER = (InvalidArgument, LocalProtocolError, MessageTooLarge)
 
 #: Messages that a redrive moves per step.
 _REDRIVE_STEP = 1_000
+
+
+_log = logging.getLogger(__name__)
 
 
 class DeadLetters:
@@ -45,10 +64,22 @@ class DeadLetters:
         dequeuer.on_dead = self._received_too_often
 
     async def _received_too_often(self, info: QueueInfo, dead: list[Received]) -> None:
+        """Move what is dead; what cannot be moved now is tried again when its lease has ended.
+
+        Whoever receives came for other messages, and gets them all the same.
+        """
         for received in dead:
             reason = f"received {received.receives - 1} times without acknowledgement"
             blocks = received.delivered.blocks
-            await self._move(info, received.receipt, blocks, reason, received.receives - 1)
+            try:
+                await self._move(info, received.receipt, blocks, reason, received.receives - 1)
+            except RingdoveError as error:
+                _log.warning(
+                    "A dead letter of queue %r does not get to %r: %s",
+                    info.name, info.settings.dead_letter, error,
+                )  # fmt: skip
+                if not isinstance(error, _OF_THE_LETTER):
+                    return  # The others would not get there either.
 
     async def bury(self, queue: str, receipt: Receipt, blocks: list[Block], reason: str) -> None:
         """Move leased messages to the dead-letter queue at once."""
@@ -77,7 +108,11 @@ class DeadLetters:
         def explain(own: Attributes, place: bytes) -> Attributes:
             before = own.get(RECEIVES)
             total = receives + (before if isinstance(before, int) else 0)
-            return {ORIGIN: place, **own, **extra, RECEIVES: total}
+            told = {ORIGIN: place, **own, **extra, RECEIVES: total}
+            if len(told) <= limits.ATTRIBUTES_MAX:
+                return told
+            notes = {name: told[name] for name in told if name.startswith(PREFIX)}
+            return {**notes, OWN: encoding.encode(_own(own, place))}
 
         for block in blocks:
             await self._copy(target, receipt, block, explain)
@@ -102,8 +137,12 @@ class DeadLetters:
             batch = await self._dequeuer.receive(queue, max=want)
             if not batch:
                 break
-            for received in batch:
-                count = await self._send_back(queue, received, target, may_go)
+            for position, received in enumerate(batch):
+                try:
+                    count = await self._send_back(queue, received, target, may_go)
+                except Exception:  # Nobody has received what is left of it.
+                    await self._dequeuer.unlease([rest.receipt for rest in batch[position:]])
+                    raise
                 moved += count
                 left = None if left is None else left - count
             if on_progress is not None:
@@ -122,18 +161,13 @@ class DeadLetters:
                 home = target or attributes.get(SOURCE)
                 believed = isinstance(home, str) and (may_go is None or may_go(home))
                 if not isinstance(home, str) or home == queue or not believed:
-                    await self._dequeuer.release([received.receipt], 0)
                     raise QueueNotFound(
                         f"A message in {queue!r} does not say which other queue it came from; "
                         "name the target."
                     )
                 single = block.slice(position, position + 1)
                 receipt = received.receipt._replace(lo=single.base, hi=single.end)
-                try:
-                    await self._copy(home, receipt, single, _own)
-                except QueueNotFound:
-                    await self._dequeuer.release([received.receipt], 0)
-                    raise
+                await self._copy(home, receipt, single, _own)
                 raise_refusals(await self._dequeuer.acknowledge([receipt]))
         return received.receipt.hi - received.receipt.lo
 
@@ -163,4 +197,9 @@ class DeadLetters:
 
 def _own(attributes: Attributes, _place: bytes) -> Attributes:
     """The attributes that the sender gave."""
+    packed = attributes.get(OWN)
+    if isinstance(packed, bytes):
+        with suppress(RemoteProtocolError):  # A sender's own, of that name.
+            encoding.check(packed)
+            return encoding.decode(packed)
     return {name: value for name, value in attributes.items() if not name.startswith(PREFIX)}

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringdove import limits
 from ringdove.controllers.catalog import Catalog, QueueInfo
@@ -19,7 +19,7 @@ from ringdove.controllers.health import Health
 from ringdove.controllers.lobby import Guest, Lobby
 from ringdove.controllers.pace import Pace
 from ringdove.core.delays import Delays
-from ringdove.core.dequeue import Answer, Look, Try, make_call
+from ringdove.core.dequeue import Action, Answer, DequeueCall, Look, Try, make_call
 from ringdove.core.policy import level_order
 from ringdove.core.receipt import Receipt
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
@@ -28,6 +28,7 @@ from ringdove.errors import (
     QueueNotFound,
     RingdoveError,
     SettingsStale,
+    StoreCorrupted,
     StoreUnavailable,
 )
 from ringdove.pending import Pending, Started
@@ -50,6 +51,9 @@ class Received(NamedTuple):
     first_ms: int
     delivered: Delivered
 
+
+#: Settles receipts when it is awaited; per receipt, how many messages or why it is refused.
+Settling = Coroutine[Any, Any, "list[int | ClientError]"]
 
 #: Moves runs that were received too often to the dead-letter queue.
 OnDead = Callable[[QueueInfo, "list[Received]"], Awaitable[None]]
@@ -97,8 +101,8 @@ class Dequeuer:
         """Lease up to `max` messages, waiting up to `wait_s` (None: for ever) for the first."""
         if not 1 <= max <= limits.LEASE_MESSAGES_MAX:
             raise InvalidArgument(f"max is {max}; it must be 1 to {limits.LEASE_MESSAGES_MAX}.")
-        if lease_ms is not None and not 1 <= lease_ms <= limits.DURATION_MS_MAX:
-            raise InvalidArgument(f"lease_ms is {lease_ms}; it must be above 0.")
+        if lease_ms is not None:
+            check_lease(lease_ms)
         check_wait(wait_s)
         now_ms = self._store.clock.now_ms()
         deadline_ms = None if wait_s is None else now_ms + int(wait_s * 1000)
@@ -137,8 +141,7 @@ class Dequeuer:
             while not isinstance(action, Answer):
                 if isinstance(action, Try):
                     stripe = order[action.stripe]
-                    found, due_ms = await self._try(visit, info, subscription, stripe)
-                    action = call.tried(found, clock.now_ms(), due_ms)
+                    action = await self._step(call, visit, info, subscription, stripe)
                 elif isinstance(action, Look):
                     depths = await self._depths(info, subscription, order)
                     action = call.looked(depths, clock.now_ms())
@@ -188,6 +191,24 @@ class Dequeuer:
         ended = isinstance(error, SettingsStale) or not isinstance(error, Exception)
         if received and ended:
             Started(self.unlease([run.receipt for run in received])).begin()
+
+    async def _step(
+        self,
+        call: DequeueCall,
+        visit: _Visit,
+        info: QueueInfo,
+        subscription: str,
+        stripe: StripeId,
+    ) -> Action:
+        """Visit a stripe; what follows. Damage is told when no other stripe has anything."""
+        try:
+            found, due_ms = await self._try(visit, info, subscription, stripe)
+        except StoreCorrupted as error:
+            visit.damage, found, due_ms = error, 0, None
+        action = call.tried(found, self._store.clock.now_ms(), due_ms)
+        if visit.damage is not None and not call.found and not isinstance(action, Try):
+            raise visit.damage
+        return action
 
     async def _try(
         self, visit: _Visit, info: QueueInfo, subscription: str, stripe: StripeId
@@ -321,45 +342,44 @@ class Dequeuer:
 
     # -- settling -------------------------------------------------------------------------------
 
-    async def acknowledge(
-        self, receipts: Sequence[Receipt], *, earlier: bool = False
-    ) -> list[int | ClientError]:
+    def acknowledge(self, receipts: Sequence[Receipt], *, earlier: bool = False) -> Settling:
         """Mark messages done. Per receipt: how many, or why it is refused.
 
         Here and below, `earlier` receipts count as well: those from before a message of a loose
         queue was leased again.
         """
-        return await self._settle(
+        return self._settle(
             receipts, lambda s, sub, claims: self._store.acknowledge(s, sub, claims, 0), earlier
         )
 
-    async def extend(
+    def extend(
         self, receipts: Sequence[Receipt], lease_ms: int, *, earlier: bool = False
-    ) -> list[int | ClientError]:
+    ) -> Settling:
         """Keep messages leased for `lease_ms` from now."""
-        if not 0 < lease_ms <= limits.DURATION_MS_MAX:
-            raise InvalidArgument(f"lease_ms is {lease_ms}; it must be above 0.")
-        return await self._settle(
+        check_lease(lease_ms)
+        return self._settle(
             receipts,
             lambda s, sub, claims: self._store.extend(s, sub, claims, lease_ms, 0),
             earlier,
         )
 
-    async def release(
+    def release(
         self, receipts: Sequence[Receipt], delay_ms: int | None = None, *, earlier: bool = False
-    ) -> list[int | ClientError]:
+    ) -> Settling:
         """Give messages back after `delay_ms`, by default after the queue's back-off."""
         if delay_ms is not None and not 0 <= delay_ms <= limits.DURATION_MS_MAX:
-            raise InvalidArgument(f"delay_ms is {delay_ms}; it must be 0 or more.")
-        return await self._settle(
+            raise InvalidArgument(
+                f"delay_ms is {delay_ms}; it must be 0 to {limits.DURATION_MS_MAX}."
+            )
+        return self._settle(
             receipts,
             lambda s, sub, claims: self._store.release(s, sub, claims, delay_ms, 0),
             earlier,
         )
 
-    async def unlease(self, receipts: Sequence[Receipt]) -> list[int | ClientError]:
+    def unlease(self, receipts: Sequence[Receipt]) -> Settling:
         """Give messages back that nobody has seen: it is as if they had not been leased."""
-        return await self._settle(
+        return self._settle(
             receipts,
             lambda s, sub, claims: self._store.unlease(s, sub, claims, 0),
             earlier=False,
@@ -405,6 +425,8 @@ class _Visit:
         #: Why a node could not be asked, and whether any could.
         self.failure: StoreUnavailable | None = None
         self.reached = False
+        #: What is wrong with a stripe that was visited.
+        self.damage: StoreCorrupted | None = None
         #: When each stripe visited has more.
         self._dues: dict[StripeId, int | None] = {}
         self.on_dead: OnDead | None = None
@@ -436,13 +458,14 @@ class _Visit:
         if not granted:
             self._dues[stripe] = due_ms
             return 0, due_ms
+        count = 0
         self._pace.begin(info, subscription)
         try:
             count = await self._lease(stripe, granted)
         finally:
             self._pace.end(info, subscription)
+            self._pace.give_back(info, subscription, granted - count)
         self._left -= count
-        self._pace.give_back(info, subscription, granted - count)
         return count, self._dues[stripe]
 
     async def _lease(self, stripe: StripeId, want: int) -> int:
@@ -452,9 +475,15 @@ class _Visit:
         more = True
         due_ms: int | None = None
         while more and count < want and self._bytes < limits.LEASE_BYTES_MAX:
-            delivery = await self._store.lease(
-                stripe, subscription, want - count, self._lease_ms, spread, info.version
-            )
+            try:
+                delivery = await self._store.lease(
+                    stripe, subscription, want - count, self._lease_ms, spread, info.version
+                )
+            except StoreCorrupted:
+                if not count:
+                    raise
+                due_ms = self._store.clock.now_ms()
+                break  # Deliver what is in front of the damage.
             for delivered in delivery.runs:
                 self.found.append(_received(stripe, delivery.epoch, subscription, delivered))
                 self._bytes += sum(part.share_bytes for part in delivered.parts)
@@ -468,6 +497,12 @@ class _Visit:
             due_ms = delivery.due_ms
         self._dues[stripe] = due_ms
         return count
+
+
+def check_lease(lease_ms: int) -> None:
+    """Refuse a lease that is no length of time."""
+    if not 0 < lease_ms <= limits.DURATION_MS_MAX:
+        raise InvalidArgument(f"lease_ms is {lease_ms}; it must be 1 to {limits.DURATION_MS_MAX}.")
 
 
 def check_wait(wait_s: float | None) -> None:

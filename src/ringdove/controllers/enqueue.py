@@ -21,6 +21,7 @@ from ringdove.core.block import Block, key_hash
 from ringdove.core.dedup import Appended, Segment
 from ringdove.errors import (
     InvalidArgument,
+    LocalProtocolError,
     MessageTooLarge,
     QueueNotFound,
     RingdoveError,
@@ -262,20 +263,40 @@ class _Apart:
 _Content = Block | _Message | _Apart
 
 
-def _shares(batch: list[_Single]) -> Iterator[list[_Single]]:
+def _shares(batch: list[_Single]) -> list[list[_Single]]:
     """The sends of an append in order, by what they make of it: a block together, or segments."""
+    if len(batch) == 1:
+        return [batch]
+    shares: list[list[_Single]] = []
     for apart, share in groupby(batch, lambda single: isinstance(single.content, _Apart)):
         if apart:
-            yield from ([single] for single in share)
+            shares += ([single] for single in share)
         else:
-            yield list(share)
+            shares.append(list(share))
+    return shares
 
 
 def _segments(share: list[_Single]) -> list[Segment]:
     content = share[0].content
     if isinstance(content, _Apart):
         return content.segments
+    if isinstance(content, Block) and len(share) == 1:
+        return [Segment(content)]
     return [Segment(_build([single.content for single in share]))]
+
+
+def _in_blocks(batch: list[_Single]) -> tuple[list[list[_Single]], list[Segment]]:
+    """The sends of an append as they share blocks, and those blocks."""
+    shares = _shares(batch)
+    try:
+        return shares, [segment for share in shares for segment in _segments(share)]
+    except LocalProtocolError:
+        # One block cannot hold them all, as when a sender's clock is years behind: each its own.
+        for single in batch:
+            if not isinstance(single.content, _Apart):
+                single.content = _Apart([Segment(_build([single.content]))])
+        shares = [[single] for single in batch]
+        return shares, [segment for share in shares for segment in _segments(share)]
 
 
 def _answer(share: list[_Single], answers: Iterator[Appended | ClientError]) -> None:
@@ -370,8 +391,7 @@ class _Gathering:
     def _submit(self, batch: list[_Single]) -> Pending[list[Appended | ClientError]]:
         enqueuer = self._enqueuer
         try:
-            shares = list(_shares(batch))
-            segments = [segment for share in shares for segment in _segments(share)]
+            shares, segments = _in_blocks(batch)
             enqueuer.blocks += len(segments)
             enqueuer.joined += sum(len(share) > 1 for share in shares)
             enqueuer.messages += sum(segment.block.count for segment in segments)

@@ -193,7 +193,7 @@ class Sender:
 
     async def _send(self, info: QueueInfo, outgoing: Outgoing) -> SentBatch:
         admit(info, outgoing)
-        if not info.settings.exactly_once:
+        if outgoing.producer is not None and not info.settings.exactly_once:
             outgoing = outgoing._replace(producer=None)
         sent = SentBatch(len(outgoing.bodies))
         for parcel, positions in parcels(info, outgoing, self.now_ms()):

@@ -80,6 +80,8 @@ class Index:
         self._saved_floor = -1
         self._holes: deque[tuple[int, int]] = deque()
         self._changed_tokens: set[int] = set()
+        #: What `changes` has handed out and nobody has written yet.
+        self.handed: IndexChanges | None = None
         self._heirs = Heirs()
         self._scan_due_ms: int | None = None
         #: How often the subscription was claimed for streaming, and by whom now (core/stripe.py).
@@ -195,19 +197,21 @@ class Index:
     def unlease(self, token: int, lo: int, hi: int, now_ms: int) -> int:
         """Take the lease of [lo, hi) back: nobody has seen the messages, so it does not count."""
         count = 0
-        for run in self._given_back(token, lo, hi, now_ms):
-            run.receives -= 1
-            if not run.receives:
-                run.first_ms = 0
+        for run in self._given_back(token, lo, hi, now_ms, unseen=True):
             self._wait(run, now_ms)
             count += run.hi - run.lo
         return count
 
-    def _given_back(self, token: int, lo: int, hi: int, now_ms: int) -> list[Run]:
+    def _given_back(
+        self, token: int, lo: int, hi: int, now_ms: int, *, unseen: bool = False
+    ) -> list[Run]:
         if self.settings.ordered:
             self._refuse_expired(token, lo, hi, now_ms)
         runs = self._carve(token, lo, hi, keep=True)
         for run in runs:
+            if unseen and not run.released:  # Said twice, it is taken back once.
+                run.receives -= 1
+                run.first_ms = run.first_ms if run.receives else 0
             self._account(run, -1)
             run.state = WAITING
             run.released = True
@@ -269,27 +273,25 @@ class Index:
 
     def changes(self) -> IndexChanges | None:
         """What has changed since the last call, or None."""
-        if (
-            not self._changed_tokens
-            and not self.done.changed
-            and self.done.floor == self._saved_floor
-        ):
+        if not (self._changed_tokens or self.done.changed or self.done.floor != self._saved_floor):
             return None
         changes = IndexChanges(
             self.done.floor,
             {lo: self.done.end_of(lo) for lo in self.done.changed},
             {token: self._records(token) for token in self._changed_tokens},
         )
+        self.handed = changes  # Before they are forgotten: Ctrl-C may strike in between.
         self.done.changed.clear()
         self._changed_tokens.clear()
         self._saved_floor = self.done.floor
         return changes
 
-    def put_back(self, changes: IndexChanges) -> None:
-        """Take back changes that could not be written; the next call hands them out again."""
-        self.done.changed.update(changes.done)
-        self._changed_tokens.update(changes.leases)
-        self._saved_floor = -1
+    def put_back(self) -> None:
+        """Take back what was not written of the last changes; the next call hands it out again."""
+        if self.handed is not None:
+            self.done.changed.update(self.handed.done)
+            self._changed_tokens.update(self.handed.leases)
+            self._saved_floor = -1
 
     def succeed(self, former: Index) -> None:
         """Take the place of an index that is done, with what it has not written yet."""

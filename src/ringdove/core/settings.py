@@ -230,7 +230,7 @@ def describe() -> list[Described]:
 
 def _described(name: str, text: str) -> Described:
     least, most = _RANGES.get(name, (None, None))
-    words = () if name == "spread" else _WORDS.get(name, ())
+    words = _WORDS.get(name, ())
     default = getattr(QueueSettings(), name)
     return Described(name, text, default, words, least, most, name in SHAPING)
 
@@ -266,10 +266,17 @@ def _type_refusal(chosen: dict[str, Any], error: msgspec.ValidationError) -> Set
     name = str(error).rpartition("`$.")[2].rstrip("`")
     if name not in chosen:
         return SettingsRefused(f"The settings cannot be used: {error}.")
-    allowed = _WORDS.get(name)
-    words = ", ".join(map(repr, allowed or ()))
-    right = f"one of {words}" if allowed else str(error).partition(" - at ")[0]
-    return SettingsRefused(f"{name} is {chosen[name]!r}; it must be: {right}.")
+    return SettingsRefused(f"{name} is {chosen[name]!r}; it must be {_right(name)}.")
+
+
+def _right(name: str) -> str:
+    """What values a setting takes."""
+    if name in _WORDS:
+        return "one of " + ", ".join(map(repr, _WORDS[name]))
+    if name in _RANGES:
+        low, high = _RANGES[name]
+        return f"a whole number from {low} to {high}"
+    return _KINDS[name]
 
 
 _WORDS: dict[str, tuple[object, ...]] = {
@@ -280,7 +287,14 @@ _WORDS: dict[str, tuple[object, ...]] = {
     "when_full": get_args(WhenFull),
     "when_short": get_args(WhenShort),
     "relay_done": get_args(RelayDone),
-    "spread": (1, limits.SPREAD_MAX, "infinite", "auto"),
+}
+
+_KINDS = {
+    "spread": f"1 to {limits.SPREAD_MAX}, 'infinite' or 'auto'",
+    "dead_letter": "the name of a queue, or None",
+    "receive_rate_max": "a number above 0, or None",
+    "relayed": "True or False",
+    "notes": "texts by name",
 }
 
 
@@ -291,10 +305,7 @@ def _range_refusals(settings: QueueSettings) -> list[str]:
         if value is not None and not low <= value <= high:
             refusals.append(f"{name} is {value}; it must be {low} to {high}.")
     if isinstance(settings.spread, int) and not 1 <= settings.spread <= limits.SPREAD_MAX:
-        refusals.append(
-            f"spread is {settings.spread}; it must be 1 to {limits.SPREAD_MAX}, "
-            "'infinite' or 'auto'."
-        )
+        refusals.append(f"spread is {settings.spread}; it must be {_KINDS['spread']}.")
     rate = settings.receive_rate_max
     if rate is not None and not (rate > 0 and math.isfinite(rate)):
         refusals.append(f"receive_rate_max is {rate}; it must be above 0. None means no limit.")
@@ -344,6 +355,7 @@ def _combination_refusals(settings: QueueSettings) -> list[str]:
     if settings.body_bytes_max > settings.bytes_max:
         refusals.append(
             f"body_bytes_max exceeds bytes_max ({settings.body_bytes_max} > "
-            f"{settings.bytes_max}): the largest body would never fit; raise bytes_max."
+            f"{settings.bytes_max}): the largest body would never fit; raise bytes_max, or lower "
+            "body_bytes_max."
         )
     return refusals

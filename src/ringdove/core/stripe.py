@@ -26,7 +26,7 @@ from ringdove.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from random import Random
 
     from ringdove.core.block import Block
@@ -97,13 +97,16 @@ class Stripe:
         if epoch != self.epoch:
             raise ReceiptStale(f"The receipt is from epoch {epoch}; the stripe is in {self.epoch}.")
 
-    def make_room(self, nbytes: int, source: Source) -> None:
-        """See that `nbytes` more fit, giving up kept or oldest messages; or QueueFull."""
+    def make_room(self, nbytes: int, source: Source, log_head: int) -> None:
+        """See that `nbytes` more fit, giving up kept or oldest messages; or QueueFull.
+
+        What is stored begins at `log_head`: blocks below the head may be still to be removed.
+        """
         excess = self.nbytes + nbytes - self.settings.bytes_max
         if excess <= 0:
             return
         limit = self.tail if self.settings.when_full == "drop-oldest" else self.done_floor()
-        at = self.head
+        at = log_head
         while excess > 0 and at < limit:
             block = source.block_at(at)
             if block.end > limit:
@@ -235,6 +238,11 @@ class Stripe:
         self._done_marks[name] = (index.done.floor, deque())
         return index
 
+    def unsubscribe(self, name: str) -> Index | None:
+        """Forget a subscription; answers its index, if there was one."""
+        self._done_marks.pop(name, None)
+        return self.subscriptions.pop(name, None)
+
     def purge(self) -> int:
         """Mark everything done for all subscriptions; answers how many messages were not."""
         count = max(
@@ -339,19 +347,17 @@ class Part(NamedTuple):
         return self.block.slice_bytes(self.start, self.stop)
 
 
-def parts(source: Source, lo: int, hi: int, bytes_max: int) -> list[Part]:
+def parts(source: Source, lo: int, hi: int, bytes_max: int) -> Iterator[Part]:
     """Where the messages [lo, hi) are, up to the one with which they have `bytes_max`."""
-    found = []
     while lo < hi and bytes_max > 0:
         block = source.block_at(lo)
         if block.base >= hi:
             break
         start = max(lo, block.base)
         part = Part(block, start - block.base, min(hi, block.end) - block.base)
-        found.append(part)
+        yield part
         bytes_max -= part.share_bytes
         lo = block.end
-    return found
 
 
 def find_time(source: Source, head: int, tail: int, time_ms: int) -> int:

@@ -102,7 +102,8 @@ class Device:
             except Busy as busy:
                 self._ledger.put_off += 1
                 await asyncio.sleep(busy.wait_s * self.trouble.uniform(1, 1.5))
-            except OSError:
+            except OSError as error:
+                self._ledger.failure = str(error) or type(error).__name__
                 self.hang_up()
                 self._ledger.repeated += 1
                 await asyncio.sleep(pause_s * self.trouble.uniform(0.5, 1))

@@ -58,6 +58,8 @@ class Ledger:
         self.damaged = 0
         self.unexpected = 0
         self.connects = 0
+        #: Why an attempt failed, the last time.
+        self.failure = ""
         self.connected = 0
         #: Attempts beyond the first of a reading: the connection was lost, or there was no answer;
         #: and those that the server put off because it was busy.
@@ -119,6 +121,8 @@ class Ledger:
             "put_off": self.put_off,
             **_percentiles("answer", self._answers_s),
         }
+        if self.sent and not self.acknowledged:
+            told["failure"] = self.failure
         return told | self._checked() if checked else told
 
     def _checked(self) -> dict[str, Any]:

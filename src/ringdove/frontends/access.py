@@ -14,7 +14,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from ringdove.controllers.accounts import DEFAULT_ACCOUNT, Quotas, may, owner_of
-from ringdove.errors import InvalidArgument, LimitExceeded, NotAuthorized, NotIdentified
+from ringdove.errors import LimitExceeded, NotAuthorized, NotIdentified
 from ringdove.protocol import sigv4
 from ringdove.protocol.sigv4 import SignatureRefused
 
@@ -62,18 +62,27 @@ class Access:
         """Stands for the server's token where that must not be written down."""
         return hashlib.sha256(self._token or b"").digest()
 
-    async def authorize(self, request: HttpRequest, queue: str | None, role: str) -> None:
+    async def authorize(
+        self, request: HttpRequest, queue: str | None, role: str, *, counted: bool = True
+    ) -> None:
         """Refuse a caller who may not play a role on a queue, or on all of them (REST)."""
         if self.is_operator(request) or await self.is_open():
             return
         account, key = await self._identified(request)
-        await self.check(account, key, request, queue, role)
+        await self.check(account, key, request, queue, role, counted=counted)
 
     async def check(
-        self, account: Account, key: AccessKey, request: HttpRequest, queue: str | None, role: str
+        self,
+        account: Account,
+        key: AccessKey,
+        request: HttpRequest,
+        queue: str | None,
+        role: str,
+        *,
+        counted: bool = True,
     ) -> None:
-        """Refuse what an account may not do with a key, or asks for too often."""
-        if not self.check_rate(account):
+        """Refuse what an account may not do with a key, or asks for too often, if that counts."""
+        if counted and not self.check_rate(account):
             raise LimitExceeded(f"The account may send {account.requests_per_s} requests/s.")
         if queue is None:
             raise NotAuthorized("Only the operator sees all queues: give the server's token.")
@@ -91,7 +100,7 @@ class Access:
         except SignatureRefused as refusal:
             raise NotIdentified(
                 f"{refusal.message} Sign the request, or give an access key and its secret as user "
-                "and password."
+                "and password, or the server's token: 'Authorization: Bearer TOKEN'."
             ) from None
         return account, key
 
@@ -140,11 +149,9 @@ class Access:
 
         What is stored is counted once a second, and when the quota seems to be reached.
         """
-        try:
-            account = await self._accounts.get(owner)
-        except InvalidArgument:
-            return  # Nobody's, or of an account that was deleted: its quota is gone with it.
-        if account.bytes_max is None:
+        account = await self._accounts.maybe_get(owner)
+        # Nobody's, or of an account that was deleted: its quota is gone with it.
+        if account is None or account.bytes_max is None:
             return
         now_ms = self._clock.now_ms()
         stored, counted_ms = self._stored.get(owner, (0, 0))

@@ -43,14 +43,14 @@ class HttpRequest(NamedTuple):
 
     @property
     def from_browser(self) -> bool:
-        """Whether it seems to come from a browser: each of these its pages cannot all leave out."""
+        """Whether it seems to come from a browser; a page cannot leave out all that tells so."""
         return any(name in self.headers for name in _BROWSERS_SEND) or self.headers.get(
             b"user-agent", b""
         ).startswith(b"Mozilla/")
 
     @property
     def names_this_machine(self) -> bool:
-        """Whether Host is this machine as itself knows it, or an address; old clients send none."""
+        """Whether Host is an address, or a name that leads nowhere else; old clients send none."""
         host = self.header(b"host").lower()
         name = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
         try:

@@ -131,6 +131,9 @@ class HttpServer:
             )
         if request.path in _OWN_PATHS:
             return await self._own(request)
+        if _is_typed(request):
+            there = ((b"location", b"/console/"),)
+            return text_response(302, "The console is at /console/.", there)
         first = request.path.split("/", 2)[1] if request.path.startswith("/") else ""
         dialect = self.dialects.get(first) or self.dialects[""]
         return await dialect(request, drive)
@@ -173,3 +176,9 @@ class HttpServer:
         for connection in list(self.connections):
             connection.expire(now_s)
         self._sweeper = self.loop.call_later(_SWEEP_S, self._sweep)
+
+
+def _is_typed(request: HttpRequest) -> bool:
+    """Whether somebody has typed the bare address; programs of SQS's dialect say what they want."""
+    bare = (request.method, request.path, request.query) == ("GET", "/", b"")
+    return bare and request.from_browser

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ringdove import limits
 from ringdove.controllers.sending import Parcel
 from ringdove.core.dedup import Segment
 from ringdove.core.receipt import Receipt
@@ -191,8 +192,14 @@ async def _unsubscribe(broker: Broker, frame: Frame) -> Reply:
 async def _read(broker: Broker, frame: Frame) -> Reply:
     ask: messages.Read = messages.decode(messages.Read, frame.meta)
     blocks = await broker.read(
-        StripeId(*ask.stripe), ask.offset, ask.messages_max, skip_trimmed=ask.skip_trimmed
+        StripeId(*ask.stripe),
+        ask.offset,
+        ask.messages_max,
+        min(ask.bytes_max, limits.BLOCK_BYTES_MAX),
+        skip_trimmed=ask.skip_trimmed,
     )
+    while len(blocks) > 1 and sum(block.nbytes for block in blocks) > limits.BLOCK_BYTES_MAX:
+        blocks.pop()  # More would not go in one frame.
     return messages.encode(len(blocks)), blocks
 
 

@@ -31,6 +31,8 @@ class ServerStream:
         #: A block that was read and waits for room.
         self._waiting: StreamedBlock | None = None
         self._stopped = False
+        #: Whether the receiver has ended it, so that nobody takes the claim over.
+        self._closed = False
         self._hold_timer: Any = None
 
     def open(self, ask: messages.Stream) -> None:
@@ -59,6 +61,9 @@ class ServerStream:
             self._end(error, begun=False)
             return
         self._stream = stream
+        if self._closed:
+            self.close()
+            return
         if self._stopped:
             self._give_up()
             return
@@ -107,8 +112,10 @@ class ServerStream:
         if self._stream is None or self._stopped:
             return
         stripe = StripeId(*ack.stripe)
+        # Before the connection broke, the queue may have had more stripes.
+        known = stripe in self._stream.cursors
         try:
-            if ack.resend:
+            if ack.resend and known:
                 self._stream.rewind(stripe, ack.next)
                 self._window_bytes = self._window_bytes_max - max(0, ack.freed_bytes)
                 self._put_back()
@@ -118,7 +125,7 @@ class ServerStream:
         except RingdoveError as error:
             self._end(error, begun=True)
             return
-        if not ack.resend and ack.next >= 0:
+        if known and not ack.resend and ack.next >= 0:
             self._server.runner.spawn(self._stream.acknowledge(stripe, ack.next), self._done)
         self.go_on()
 
@@ -144,6 +151,7 @@ class ServerStream:
 
     def close(self) -> None:
         """The receiver has ended the stream: give the claim up."""
+        self._closed = True
         self.stop()
         if self._stream is not None:
             self._server.runner.spawn(self._stream.close(), _ignore)

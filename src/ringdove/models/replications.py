@@ -57,8 +57,17 @@ def fan_out(
     else:
         context = multiprocessing.get_context("spawn")
         chunk = max(1, min(_CHUNK, len(calls) // (4 * count)))
-        with ProcessPoolExecutor(count, context) as pool:
+        others = multiprocessing.active_children()
+        pool = ProcessPoolExecutor(count, context)
+        try:
             found = list(pool.map(function, *zip(*calls, strict=True), chunksize=chunk))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in multiprocessing.active_children():
+                if worker not in others:
+                    worker.terminate()  # Nobody waits for what it is at.
+            raise
+        pool.shutdown()
     each = len(seeds)
     return [found[at : at + each] for at in range(0, len(found), each)]
 

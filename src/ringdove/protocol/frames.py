@@ -11,11 +11,13 @@ covered once. `number` is chosen by whoever asks and repeated in the answer. Lit
 
 `FrameDecoder` takes bytes as they come, in pieces of any size. Small frames are cut from a buffer
 that all connections of a loop may share; a large one is received straight into memory of its own,
-which grows with what has really arrived, never with what a header announces.
+of which it uses as much as has really arrived, whatever its header announces.
 """
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -35,6 +37,8 @@ MAGIC: Final = b"Rd"
 FRAME_HEADER_BYTES: Final = 20
 
 _HEADER = struct.Struct("<IIIBB2s")
+#: Length, bytes of meta, number, verb, flags, magic.
+_Header = tuple[int, int, int, int, int, bytes]
 _CHECK = struct.Struct("<I")
 _BLOCK_LENGTH = struct.Struct("<I")
 _BLOCK_LENGTH_AT = 52
@@ -54,14 +58,17 @@ def encode(
     verb: int, number: int, meta: bytes, blocks: Sequence[Block] = (), flags: int = 0
 ) -> list[Buffer]:
     """A frame as buffers to be written one after the other; only small blocks are copied."""
-    buffers: list[Buffer] = [block.buffer for block in blocks]
-    length = len(meta) + sum(map(len, buffers))
-    header = _HEADER.pack(length, len(meta), number, verb, flags, MAGIC)
-    check = xxhash.xxh32_intdigest(header + meta)
-    head = (header, _CHECK.pack(check), meta)
-    if length <= JOIN_BYTES_MAX:
-        return [b"".join((*head, *buffers))]  # One write is one system call, and wakes one reader.
-    return [b"".join(head), *buffers]
+    length = meta_bytes = len(meta)
+    buffers: list[Buffer] = []
+    for block in blocks:
+        buffers.append(block.buffer)
+        length += block.nbytes
+    header = _HEADER.pack(length, meta_bytes, number, verb, flags, MAGIC)
+    head = header + _CHECK.pack(xxhash.xxh32_intdigest(header + meta)) + meta
+    if length > JOIN_BYTES_MAX:
+        return [head, *buffers]
+    # One write is one system call, and wakes one reader.
+    return [b"".join((head, *buffers))] if buffers else [head]
 
 
 class FrameDecoder:
@@ -82,8 +89,8 @@ class FrameDecoder:
         self._scratch = memoryview(scratch if scratch is not None else bytearray(SCRATCH_BYTES))
         #: What is left of a frame whose end has not come, unless it is large.
         self._rest = b""
-        #: A large frame's bytes, header included, how many have come and how many there will be.
-        self._large: bytearray | None = None
+        #: Room for a large frame, header included, how much has come and how much there will be.
+        self._large: memoryview | None = None
         self._filled = 0
         self._total = 0
         self._failure: RemoteProtocolError | None = None
@@ -105,13 +112,7 @@ class FrameDecoder:
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes go."""
-        if self._large is None:
-            return self._scratch
-        if self._filled == len(self._large):
-            grown = bytearray(min(self._total, 2 * self._filled))
-            grown[: self._filled] = self._large
-            self._large = grown
-        return memoryview(self._large)[self._filled :]
+        return self._scratch if self._large is None else self._large[self._filled :]
 
     def wrote(self, count: int) -> list[Frame]:
         """Note that `count` bytes were written to the buffer; the frames that are now complete.
@@ -124,7 +125,7 @@ class FrameDecoder:
         self._filled += count
         if self._filled < self._total:
             return []
-        frame = _open(memoryview(self._large))
+        frame = _open(self._large, _HEADER.unpack_from(self._large))
         self._large = None
         return [frame]
 
@@ -145,18 +146,18 @@ class FrameDecoder:
     def _cut(self, data: memoryview) -> list[Frame]:
         """Cut what came, joined to what was left over; copies out of the shared buffer."""
         frames: list[Frame] = []
-        source: Buffer = self._rest + data if self._rest else data
-        view = memoryview(source)
-        at = 0
+        view = memoryview(self._rest + data) if self._rest else data
+        at, end = 0, len(view)
         try:
-            while len(view) - at >= FRAME_HEADER_BYTES:
-                total = FRAME_HEADER_BYTES + self._checked_length(view[at:])
-                if len(view) - at < total:
+            while end - at >= FRAME_HEADER_BYTES:
+                header = _HEADER.unpack_from(view, at)
+                total = FRAME_HEADER_BYTES + self._checked_length(header)
+                if end - at < total:
                     if total > LARGE_BYTES:
                         self._begin_large(view[at:], total)
                         return frames
                     break
-                frames.append(_open(memoryview(bytes(view[at : at + total]))))
+                frames.append(_open(memoryview(bytes(view[at : at + total])), header))
                 at += total
         except RemoteProtocolError as error:
             self._failure = error
@@ -168,13 +169,15 @@ class FrameDecoder:
 
     def _begin_large(self, begun: memoryview, total: int) -> None:
         self._rest = b""
-        self._large = bytearray(min(total, max(ALLOCATE_BYTES, len(begun))))
+        self._large = _room(total)
         self._large[: len(begun)] = begun
         self._filled = len(begun)
         self._total = total
 
-    def _checked_length(self, header: memoryview) -> int:
-        length, meta_bytes, _, _, _, magic = _HEADER.unpack_from(header)
+    def _checked_length(self, header: _Header) -> int:
+        length, meta_bytes, _, _, _, magic = header
+        if magic == MAGIC and meta_bytes <= length <= self.frame_bytes_max:
+            return length
         if magic != MAGIC:
             raise RemoteProtocolError(
                 "These bytes are no frame of Ringdove's protocol: is the other side a Ringdove "
@@ -184,20 +187,29 @@ class FrameDecoder:
             raise RemoteProtocolError(
                 f"A frame announces {length} bytes; at most {self.frame_bytes_max} are taken."
             )
-        if meta_bytes > length:
-            raise RemoteProtocolError("A frame's meta is longer than the frame.")
-        return int(length)
+        raise RemoteProtocolError("A frame's meta is longer than the frame.")
 
 
-def _open(view: memoryview) -> Frame:
-    """The frame in exactly these bytes, its check verified."""
-    _, meta_bytes, number, verb, flags, _ = _HEADER.unpack_from(view)
+def _room(nbytes: int) -> memoryview:
+    """Memory for a large frame, which the system gives page by page as it is written to."""
+    if nbytes <= ALLOCATE_BYTES:
+        return memoryview(bytearray(nbytes))  # Used again and again, so without new pages.
+    pages = mmap.mmap(-1, nbytes, access=mmap.ACCESS_COPY)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # A kernel without them refuses to be advised.
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(pages)
+
+
+def _open(view: memoryview, header: _Header) -> Frame:
+    """The frame in exactly these bytes, which begin with the header; its check verified."""
+    _, meta_bytes, number, verb, flags, _ = header
     meta_end = FRAME_HEADER_BYTES + meta_bytes
-    digest = xxhash.xxh32(view[: _HEADER.size])
-    digest.update(view[FRAME_HEADER_BYTES:meta_end])
-    if digest.intdigest() != _CHECK.unpack_from(view, _HEADER.size)[0]:
+    meta = view[FRAME_HEADER_BYTES:meta_end]
+    check = xxhash.xxh32_intdigest(b"".join((view[: _HEADER.size], meta)))
+    if check != _CHECK.unpack_from(view, _HEADER.size)[0]:
         raise RemoteProtocolError("A frame does not match its check: it was damaged on its way.")
-    return Frame(verb, number, flags, view[FRAME_HEADER_BYTES:meta_end], view[meta_end:])
+    return Frame(verb, number, flags, meta, view[meta_end:])
 
 
 def blocks_of(frame: Frame, count: int) -> list[Block]:
@@ -232,5 +244,5 @@ SCRATCH_BYTES: Final = 256 * 1024
 #: A frame longer than this gets memory of its own while it arrives.
 LARGE_BYTES: Final = 64 * 1024
 
-#: What a large frame gets at first; twice as much whenever it has really filled that.
-ALLOCATE_BYTES: Final = 2 * 1024 * 1024
+#: What a large frame gets at once, before it has come.
+ALLOCATE_BYTES: Final = 4 * 1024 * 1024

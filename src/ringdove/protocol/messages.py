@@ -236,6 +236,7 @@ class Read(msgspec.Struct, array_like=True):
     offset: _U63
     messages_max: int
     skip_trimmed: bool
+    bytes_max: _U63 = limits.BLOCK_BYTES_MAX
 
 
 class Position(msgspec.Struct, array_like=True):

@@ -38,6 +38,8 @@ class Handshake:
         self.rest = b""
         #: Whether the request was a good one; None until it has come.
         self.accepted: bool | None = None
+        #: Where the page is from that asks, as its browser says; empty if it is none that asks.
+        self.origin = ""
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes; the answer, once the request is complete."""
@@ -72,6 +74,7 @@ class Handshake:
         if not wanted:
             return self._refuse(b"400 Bad Request")
         self.accepted = True
+        self.origin = headers.get(b"origin", b"").decode("latin-1")
         accept = base64.b64encode(hashlib.sha1(key + _GUID, usedforsecurity=False).digest())
         return (
             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ringdove.allocation import keep_freed_memory
 from ringdove.client.backend import make_backend
 from ringdove.errors import ConnectionClosed, InvalidArgument, StoreUnavailable, WaitTimeout
 from ringdove.pending import run
@@ -49,6 +50,7 @@ def linked(place: Place) -> Iterator[Backend]:
 
 
 def _open(place: Place) -> Backend:
+    keep_freed_memory()
     scheme, _, path = place.url.partition(":")
     if scheme == "memory":
         raise InvalidArgument("'memory:' is within one process, and Spark has several.")

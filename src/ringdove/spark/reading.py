@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 #: Bytes of one fetch: what the processor's cache still holds when it is handed on to Spark.
 _FETCH_BYTES = 2 * limits.BLOCK_BYTES_TARGET
 
-#: Messages of the first fetch, before it is known how large they are.
-_FETCH_MESSAGES = limits.BLOCK_MESSAGES_TARGET
-
 #: An offset per stripe.
 Positions = dict[StripeId, int]
 
@@ -61,12 +58,8 @@ class _Source:
 
     def split(self, ranges: Sequence[Range]) -> list[InputPartition]:
         """Input partitions of at most so many rows each."""
-        step = self.options.rows_per_partition
-        return [
-            InputPartition(Range(stripe, first, min(first + step, end)))
-            for stripe, start, end in ranges
-            for first in range(start, end, step)
-        ]
+        rows = self.options.rows_per_partition
+        return [InputPartition(piece) for own in ranges for piece in pieces(own, rows)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task: the messages of a range."""
@@ -111,7 +104,7 @@ def _floor(own: StripeStats, subscription: str) -> int:
 def _blocks(backend: Backend, own: Range, *, skip: bool) -> Iterator[tuple[Block, int, int]]:
     """The blocks of a range, each with the part that is in it; the next are fetched meanwhile."""
     stripe, start, end = own
-    ahead = _fetch(backend, own, _FETCH_MESSAGES, skip=skip)
+    ahead = _fetch(backend, own, skip=skip)
     while start < end:
         blocks = ahead.finish()
         if not blocks:
@@ -123,8 +116,7 @@ def _blocks(backend: Backend, own: Range, *, skip: bool) -> Iterator[tuple[Block
             )
         following = blocks[-1].end
         if following < end:
-            most = _FETCH_BYTES * sum(b.count for b in blocks) // sum(b.nbytes for b in blocks)
-            ahead = _fetch(backend, Range(stripe, following, end), most, skip=skip)
+            ahead = _fetch(backend, Range(stripe, following, end), skip=skip)
         for block in blocks:
             first, last = max(start, block.base), min(end, block.end)
             if first < last:
@@ -132,9 +124,10 @@ def _blocks(backend: Backend, own: Range, *, skip: bool) -> Iterator[tuple[Block
         start = following
 
 
-def _fetch(backend: Backend, own: Range, most: int, *, skip: bool) -> Started[list[Block]]:
-    most = max(1, min(own.end - own.start, most, limits.LEASE_MESSAGES_MAX))
-    fetch = start_work(backend.read(own.stripe, own.start, most, skip_trimmed=skip))
+def _fetch(backend: Backend, own: Range, *, skip: bool) -> Started[list[Block]]:
+    # By bytes: blocks come whole then, and only the first and the last of a range are cut.
+    most = min(own.end - own.start, limits.LEASE_MESSAGES_MAX)
+    fetch = start_work(backend.read(own.stripe, own.start, most, _FETCH_BYTES, skip_trimmed=skip))
     fetch.begin()
     return fetch
 
@@ -180,7 +173,7 @@ class StreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow)
             begins = begun
             if self.options.skip_trimmed:  # What is gone counts for nothing.
                 begins = {s: max(own.head, begun.get(s, 0)) for s, own in stripes.items()}
-            ends = share(begins, ends, self._rows_max(stripes))
+            ends = share(self._past_skips(begins, ends), ends, self._rows_max(stripes))
         # A position never goes back; that of a stripe that is gone is kept, it may come again.
         return _told({**begun, **{s: max(end, begun.get(s, 0)) for s, end in ends.items()}})
 
@@ -205,14 +198,36 @@ class StreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 if stripe in there:
                     run(backend.advance(stripe, name, offset))
 
+    def _past_skips(self, begun: Positions, ends: Positions) -> Positions:
+        """Where the next message of each stripe is: what a failover has skipped is no rows."""
+        found = dict(begun)
+        with linked(self.options.place) as backend:
+            for stripe, end in ends.items():
+                at = begun.get(stripe, 0)
+                if _skips(at, end):
+                    blocks = run(backend.read(stripe, at, 1))
+                    found[stripe] = max(at, blocks[0].base) if blocks else at
+        return found
+
     def _rows_max(self, stripes: Mapping[StripeId, StripeStats]) -> int:
         """Rows of one micro-batch: as many as the options say, bytes by their mean so far."""
         rows = self.options.rows_per_trigger or limits.OFFSET_MAX
         if self.options.bytes_per_trigger is None:
             return rows
-        nbytes = sum(own.nbytes for own in stripes.values())
-        messages = sum(own.tail - own.head for own in stripes.values())
+        counted = [own for own in stripes.values() if not _skips(own.head, own.tail)]
+        messages = sum(own.tail - own.head for own in counted)
+        nbytes = sum(own.nbytes for own in counted)
+        if not messages:
+            messages, nbytes = self._one_of(stripes)
         return min(rows, max(1, self.options.bytes_per_trigger * messages // max(1, nbytes)))
+
+    def _one_of(self, stripes: Mapping[StripeId, StripeStats]) -> tuple[int, int]:
+        """A message, and its bytes: where it is not known how many there are."""
+        with linked(self.options.place) as backend:
+            for stripe, own in stripes.items():
+                for block in run(backend.read(stripe, own.head, 1)):
+                    return 1, block.nbytes
+        return 1, 1
 
     def _refuse_replaced(self, begun: Positions, stripes: Mapping[StripeId, StripeStats]) -> None:
         if self.options.skip_trimmed:
@@ -233,6 +248,22 @@ class StreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 "checkpoint: begin with a new checkpoint, or go on with what is there by "
                 ".option('trimmed', 'skip')."
             )
+
+
+def _skips(start: int, end: int) -> bool:
+    """Whether so many offsets cannot all be messages: a fabric has passed some over."""
+    return end - start >= limits.EPOCH_OFFSETS // 2
+
+
+def pieces(own: Range, rows: int) -> Iterator[Range]:
+    """A range in pieces of at most so many rows; what a failover has skipped is in one of them."""
+    stripe, start, end = own
+    while start < end:
+        until = min(end, (start // limits.EPOCH_OFFSETS + 1) * limits.EPOCH_OFFSETS)
+        step = until - start if _skips(start, until) else rows
+        for first in range(start, until, step):
+            yield Range(stripe, first, min(first + step, until))
+        start = until
 
 
 def share(begun: Positions, ends: Positions, rows_max: int) -> Positions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,12 @@ _SETTINGS = {
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+#: Rows are many and short-lived, and Java's own choice takes more processor time for them.
+_COLLECTOR = "-XX:+UseParallelGC"
+
+#: Where else Java is told its options. Two collectors are one too many for it.
+_JAVA_VARIABLES = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 
 _CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
 _LOCAL_CHECKPOINTS = (
@@ -58,7 +65,7 @@ def session(
         "spark.ui.enabled": str(ui).lower(),
         **({"spark.master": master} if master else {}),
         **given,
-        _JAVA_OPTIONS: f"{_logging(log_level)} {given.get(_JAVA_OPTIONS, '')}",
+        _JAVA_OPTIONS: java_options(log_level, given.get(_JAVA_OPTIONS, ""), os.environ),
     }
     spark = SparkSession.builder.config(map=chosen).getOrCreate()
     if _CHECKPOINTS not in given and _is_local(spark):
@@ -71,8 +78,16 @@ def _is_local(spark: SparkSession) -> bool:
     return (spark.sparkContext.master or "").startswith("local")
 
 
-def _logging(level: str) -> str:
-    return f'-Dlog4j2.configurationFile="{_LOGGING.as_uri()}" -Dringdove.log.level={level}'
+def java_options(log_level: str, given: str, environ: Mapping[str, str]) -> str:
+    """The options of the driver's Java: those of Ringdove, then those given."""
+    told = " ".join([given, *(environ.get(name, "") for name in _JAVA_VARIABLES)])
+    options = [
+        f'-Dlog4j2.configurationFile="{_LOGGING.as_uri()}"',
+        f"-Dringdove.log.level={log_level}",
+        *([] if re.search(r"-XX:\+Use\w+GC\b", told) else [_COLLECTOR]),
+        given,
+    ]
+    return " ".join(options)
 
 
 def _java_runs() -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ringdove import limits
 from ringdove.core.index import Index
 from ringdove.core.stripe import Stripe, find_time, parts
-from ringdove.errors import ClientError, InvalidArgument, RecordConflict
+from ringdove.errors import ClientError, InvalidArgument, RecordConflict, StoreCorrupted
 from ringdove.stores.base import (
     Claim,
     Delivered,
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ringdove.core.block import Block
-    from ringdove.core.runs import LeasedRun, Source
+    from ringdove.core.runs import Leased, LeasedRun, Source
+    from ringdove.core.stripe import Part
     from ringdove.stores.base import StripeId
 
 
@@ -62,20 +63,56 @@ def make_token() -> int:
         return _tokens.pop()
 
 
-def hold(index: Index, runs: list[LeasedRun], source: Source, now_ms: int) -> list[Delivered]:
-    """Runs that were leased just now, with their messages; as much of them as may be held."""
+def hold(
+    index: Index, leased: Leased, source: Source, now_ms: int
+) -> tuple[list[Delivered], list[Delivered]]:
+    """What was leased just now, and what of it is dead, with its messages; as much as may be held.
+
+    What is damaged is given back. Raises StoreCorrupted where there is nothing else.
+    """
+    damages: list[StoreCorrupted] = []
+    runs = _hold(index, leased.runs, source, now_ms, damages)
+    dead = _hold(index, leased.dead, source, now_ms, damages)
+    if damages and not runs and not dead:
+        raise damages[0]
+    return runs, dead
+
+
+def _hold(
+    index: Index,
+    runs: list[LeasedRun],
+    source: Source,
+    now_ms: int,
+    damages: list[StoreCorrupted],
+) -> list[Delivered]:
     found: list[Delivered] = []
     left = limits.LEASE_BYTES_MAX
     for run in runs:
-        held = parts(source, run.lo, run.hi, left) if left > 0 else []
+        held: list[Part] = []
+        damaged = False
+        try:
+            held.extend(parts(source, run.lo, run.hi, left))
+        except StoreCorrupted as error:
+            damages.append(error)
+            damaged = True
         left -= sum(part.share_bytes for part in held)
-        hi = held[-1].block.base + held[-1].stop if held else run.lo
-        if left <= 0 and hi < run.hi:
-            index.unlease(run.token, hi, run.hi, now_ms)
-            run = run._replace(hi=hi)  # noqa: PLW2901
-        if run.hi > run.lo:
-            found.append(Delivered(run, held))
+        delivered, rest = divide(run, held, 0 if damaged else left)
+        if delivered is not None:
+            found.append(delivered)
+        if rest is not None:
+            index.unlease(rest.token, rest.lo, rest.hi, now_ms)
     return found
+
+
+def divide(
+    run: LeasedRun, held: list[Part], bytes_left: int
+) -> tuple[Delivered | None, LeasedRun | None]:
+    """What of a leased run is in hand, and what is not, because it would have been too much."""
+    end = held[-1].block.base + held[-1].stop if held else run.lo
+    if bytes_left > 0 or end >= run.hi:
+        return Delivered(run, held), None
+    delivered = Delivered(run._replace(hi=end), held) if held else None
+    return delivered, run._replace(lo=end)
 
 
 #: Does something with the messages of a claim, now; answers how many.

@@ -1,15 +1,17 @@
 """The memory store: the readable reference.
 
 Everything is in dictionaries and lists of this process and is gone with it. Every operation
-finishes without waiting, so it is atomic by construction. Tests hold the other stores against this
-one; users get it with the URL `memory:`.
+finishes without waiting, under one lock, so it is atomic by construction. Tests hold the other
+stores against this one; users get it with the URL `memory:`.
 """
 
 from __future__ import annotations
 
 import random
+import threading
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from ringdove import limits
 from ringdove.clock import Clock, SystemClock
@@ -48,10 +50,27 @@ from ringdove.stores.local import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from ringdove.core.block import Block
     from ringdove.core.settings import QueueSettings
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _locked(
+    method: Callable[Concatenate[MemoryStore, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[MemoryStore, P], Coroutine[Any, Any, R]]:
+    """Keep threads out of each other's way; nothing is waited for meanwhile."""
+
+    @wraps(method)
+    async def locked(self: MemoryStore, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._lock:
+            return await method(self, *args, **kwargs)
+
+    return locked
 
 
 class _MemoryStripe:
@@ -96,6 +115,7 @@ class MemoryStore(OneNode):
     def __init__(self, clock: Clock | None = None, seed: int | None = None) -> None:
         self.clock: Clock = clock or SystemClock()
         self._random = random.Random(seed)
+        self._lock = threading.RLock()
         self._stripes: dict[StripeId, _MemoryStripe] = {}
         self._records: dict[str, Record] = {}
 
@@ -104,6 +124,7 @@ class MemoryStore(OneNode):
 
     # -- stripes --------------------------------------------------------------------------------
 
+    @_locked
     async def create(self, stripe: StripeId, settings: QueueSettings, version: int) -> None:
         """See StripeStore."""
         if stripe not in self._stripes:
@@ -111,12 +132,14 @@ class MemoryStore(OneNode):
             state.subscribe(DEFAULT_SUBSCRIPTION, 0)
             self._stripes[stripe] = _MemoryStripe(state)
 
+    @_locked
     async def configure(self, stripe: StripeId, settings: QueueSettings, version: int) -> None:
         """See StripeStore."""
         state = self._get(stripe)
         state.stripe.configure(settings, version)
         state.announce()
 
+    @_locked
     async def delete(self, stripe: StripeId) -> None:
         """See StripeStore."""
         state = self._stripes.pop(stripe, None)
@@ -143,7 +166,12 @@ class MemoryStore(OneNode):
     def _append(
         self, stripe: StripeId, segments: Sequence[Segment], version: int
     ) -> list[Appended | ClientError]:
-        state = self._get(stripe, version)
+        with self._lock:
+            return self._append_now(self._get(stripe, version), segments)
+
+    def _append_now(
+        self, state: _MemoryStripe, segments: Sequence[Segment]
+    ) -> list[Appended | ClientError]:
         now_ms = self.clock.now_ms()
         state.tidy(now_ms)
         self._forget_ids(state, now_ms)
@@ -157,7 +185,7 @@ class MemoryStore(OneNode):
             lambda: self._room_for_producer(state, now_ms),
             relayed=state.stripe.settings.relayed,
         )
-        state.stripe.make_room(planned.nbytes, state)
+        state.stripe.make_room(planned.nbytes, state, state.stripe.head)
         for block in planned.blocks:
             state.add(block)
         state.producers |= planned.producers
@@ -180,6 +208,7 @@ class MemoryStore(OneNode):
                 return
             del state.message_ids[oldest]
 
+    @_locked
     async def lease(
         self,
         stripe: StripeId,
@@ -198,18 +227,19 @@ class MemoryStore(OneNode):
         leased = index.lease(want, now_ms, lease_ms, state, tail, spread)
         return Delivery(
             state.stripe.epoch,
-            hold(index, leased.runs, state, now_ms),
-            hold(index, leased.dead, state, now_ms),
+            *hold(index, leased, state, now_ms),
             leased.more,
             index.due_ms(now_ms, tail),
         )
 
+    @_locked
     async def acknowledge(
         self, stripe: StripeId, subscription: str, claims: Sequence[Claim], version: int
     ) -> list[int | ClientError]:
         """See StripeStore."""
         return self._settle(stripe, subscription, claims, version, acknowledging)
 
+    @_locked
     async def extend(
         self,
         stripe: StripeId,
@@ -221,6 +251,7 @@ class MemoryStore(OneNode):
         """See StripeStore."""
         return self._settle(stripe, subscription, claims, version, extending(lease_ms))
 
+    @_locked
     async def release(
         self,
         stripe: StripeId,
@@ -232,6 +263,7 @@ class MemoryStore(OneNode):
         """See StripeStore."""
         return self._settle(stripe, subscription, claims, version, releasing(delay_ms))
 
+    @_locked
     async def unlease(
         self, stripe: StripeId, subscription: str, claims: Sequence[Claim], version: int
     ) -> list[int | ClientError]:
@@ -252,6 +284,7 @@ class MemoryStore(OneNode):
         state.announce()
         return answers
 
+    @_locked
     async def read(
         self, stripe: StripeId, offset: int, messages_max: int, bytes_max: int
     ) -> list[Block]:
@@ -261,11 +294,13 @@ class MemoryStore(OneNode):
         state.stripe.check_readable(offset)
         return read_blocks(state, offset, state.stripe.tail, messages_max, bytes_max)
 
+    @_locked
     async def find(self, stripe: StripeId, time_ms: int) -> int:
         """See StripeStore."""
         state = self._get(stripe)
         return find_time(state, state.stripe.head, state.stripe.tail, time_ms)
 
+    @_locked
     async def subscribe(self, stripe: StripeId, subscription: str, start: Start) -> int:
         """See StripeStore."""
         check_name(subscription, "subscription")
@@ -276,10 +311,14 @@ class MemoryStore(OneNode):
             state.announce()
         return index.done.floor
 
+    @_locked
     async def unsubscribe(self, stripe: StripeId, subscription: str) -> None:
         """See StripeStore."""
-        self._get(stripe).stripe.subscriptions.pop(subscription, None)
+        state = self._get(stripe)
+        state.stripe.unsubscribe(subscription)
+        state.announce()
 
+    @_locked
     async def claim(
         self, stripe: StripeId, subscription: str, owner: bytes, lease_ms: int
     ) -> Claimed:
@@ -288,10 +327,12 @@ class MemoryStore(OneNode):
         now_ms = self.clock.now_ms()
         return Claimed(*state.stripe.claim(subscription, owner, lease_ms, now_ms))
 
+    @_locked
     async def hold(self, stripe: StripeId, subscription: str, fence: int, lease_ms: int) -> None:
         """See StripeStore."""
         self._get(stripe).stripe.hold(subscription, fence, lease_ms, self.clock.now_ms())
 
+    @_locked
     async def commit(
         self,
         stripe: StripeId,
@@ -307,6 +348,7 @@ class MemoryStore(OneNode):
         index.drop_below(min(offset, state.stripe.tail))
         state.tidy(self.clock.now_ms())
 
+    @_locked
     async def purge(self, stripe: StripeId) -> int:
         """See StripeStore."""
         state = self._get(stripe)
@@ -314,6 +356,7 @@ class MemoryStore(OneNode):
         state.tidy(self.clock.now_ms())
         return count
 
+    @_locked
     async def trim(self, stripe: StripeId) -> int:
         """See StripeStore."""
         state = self._get(stripe)
@@ -323,6 +366,7 @@ class MemoryStore(OneNode):
             state.tidy(self.clock.now_ms())
         return head
 
+    @_locked
     async def stats(self, stripe: StripeId) -> StripeStats:
         """See StripeStore."""
         state = self._get(stripe)
@@ -343,10 +387,12 @@ class MemoryStore(OneNode):
 
     # -- records --------------------------------------------------------------------------------
 
+    @_locked
     async def get(self, key: str) -> Record | None:
         """See RecordStore."""
         return live(self._records.get(key), self.clock.now_ms())
 
+    @_locked
     async def put(
         self, key: str, value: bytes, expect: int | None = None, expires_ms: int = 0
     ) -> Record:
@@ -356,6 +402,7 @@ class MemoryStore(OneNode):
         self._records[key] = record
         return record
 
+    @_locked
     async def remove(self, key: str, expect: int | None = None) -> bool:
         """See RecordStore."""
         current = await self.get(key)
@@ -363,6 +410,7 @@ class MemoryStore(OneNode):
         self._records.pop(key, None)
         return current is not None
 
+    @_locked
     async def scan(self, prefix: str, after: str = "", count_max: int = 1000) -> list[Record]:
         """See RecordStore."""
         now_ms = self.clock.now_ms()

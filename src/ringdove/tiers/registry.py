@@ -22,9 +22,11 @@ from ringdove.client.address import parse
 from ringdove.core.settings import check_name
 from ringdove.errors import InvalidArgument, StoreUnavailable
 from ringdove.pending import Pending
+from ringdove.tiers import routing
 from ringdove.tiers.reports import (
-    BrokerReport,  # noqa: TC001  msgspec reads them at run time
-    ClientReport,  # noqa: TC001
+    BrokerReport,
+    ClientReport,
+    grown,
 )
 from ringdove.tiers.routing import Candidate, Routes
 
@@ -131,8 +133,8 @@ def _rate(before: Seen, report: BrokerReport, now_ms: int) -> float:
     if passed_ms <= 0:
         return before.rate
     stored = {queue.id: queue.stored for queue in before.report.queues}
-    grown = sum(max(0, queue.stored - stored.get(queue.id, 0)) for queue in report.queues)
-    return _average(before.rate, grown * 1000 / passed_ms)
+    came = sum(grown(stored.get(queue.id, 0), queue.stored) for queue in report.queues)
+    return _average(before.rate, came * 1000 / passed_ms)
 
 
 def _average(before: float, value: float) -> float:
@@ -160,6 +162,7 @@ class Registry:
         """A broker has reported itself."""
         check_name(report.name, "broker")
         parse(report.url)
+        routing.check(report)
         await self._look()
         now_ms = self.store.clock.now_ms()
         before = self.heard(report.name)
@@ -271,10 +274,12 @@ class Registry:
             return
         if self._looking is not None:
             await self._looking
+            await self._look()  # Nothing is left to do, unless who looked was interrupted.
             return
         looking = self._looking = Pending()
+        unwritten = set(self._unwritten)
         try:
-            self._take_brokers(await self._scan(_BROKER))
+            self._take_brokers(await self._scan(_BROKER), unwritten)
             self._take_known(await self._scan(_KNOWN))
             self._looked_ms = self.store.clock.now_ms()
         except StoreUnavailable as error:
@@ -284,9 +289,13 @@ class Registry:
                 raise
             self._looked_ms = self.store.clock.now_ms()
             _log.warning("What other managers know cannot be read: %s", error)
-        except BaseException as error:
+        except Exception as error:
             self._looking = None
             looking.fail(error)
+            raise
+        except BaseException:
+            self._looking = None
+            looking.resolve(None)
             raise
         self._looking = None
         looking.resolve(None)
@@ -299,10 +308,11 @@ class Registry:
             page = await self.store.scan(prefix, after=page[-1].key)
         return found
 
-    def _take_brokers(self, records: list[Record]) -> None:
+    def _take_brokers(self, records: list[Record], unwritten: set[str]) -> None:
+        """Take what is written; what was not yet when it was read may be by now."""
         written = {record.key.removeprefix(_BROKER): record for record in records}
         for name in [name for name in self._seen if name not in written]:
-            if _BROKER + name not in self._unwritten:
+            if _BROKER + name not in unwritten | self._unwritten.keys():
                 del self._seen[name]
         # A version begins again once its record has expired; the time of that does not.
         versions = {name: (record.version, record.expires_ms) for name, record in written.items()}

@@ -26,7 +26,7 @@ from ringdove.errors import (
     StoreUnavailable,
 )
 from ringdove.tiers.background import Background
-from ringdove.tiers.pulling import Diverged, Pulled, QueuePull, relay_subscription
+from ringdove.tiers.pulling import Diverged, Pulled, QueuePull, relay_subscription, store_of
 from ringdove.tiers.reports import Place
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class Relay(Background):
     async def _leave_others(self, place: Place, upstream: RemoteBackend) -> None:
         """Give up this broker's place at former upstreams, which would keep messages for it."""
         store = self._broker.store
-        key = _LEFT_KEY + (_store_of(upstream) or place.name)
+        key = _LEFT_KEY + (store_of(upstream) or place.name)
         await store.put(key, place.url.encode())
         while others := [record for record in await store.scan(_LEFT_KEY) if record.key != key]:
             with contextlib.suppress(TimeoutError):
@@ -277,9 +277,9 @@ class Relay(Background):
         former = self._connection(url)
         await former.open()
         try:
-            if not _store_of(former) or not _store_of(present):
+            if not store_of(former) or not store_of(present):
                 return False
-            if _store_of(former) == _store_of(present):
+            if store_of(former) == store_of(present):
                 return True
             none_left = True
             for info in await former.list_queues():
@@ -293,12 +293,6 @@ class Relay(Background):
             return none_left
         finally:
             await former.close()
-
-
-def _store_of(upstream: RemoteBackend) -> str:
-    """What names the store that a connection leads to; empty where nobody says."""
-    welcome = upstream.link.session.welcome
-    return welcome.store if welcome is not None else ""
 
 
 def fixed(url: str) -> Callable[[str, list[str]], Awaitable[list[Place]]]:

@@ -24,6 +24,7 @@ from ringdove.tiers.reports import (
     Place,
     QueueReport,
     Where,
+    grown,
     to_wire,
 )
 
@@ -102,6 +103,8 @@ class Reporter(Background):
         self._managers = managers
         self._relay = relay
         self._connections = connections
+        #: Whether the managers are told when it ends. Not where another process may have the name.
+        self.leaves = True
         self._started_ms = broker.store.clock.now_ms()
         self._cpu = (time.monotonic(), _cpu_s())
         #: Messages pulled at the last report, by queue, and when that was.
@@ -113,7 +116,7 @@ class Reporter(Background):
 
     async def close(self) -> None:
         """Report no more, and say so, so that nobody misses it. Idempotent."""
-        reported = self._task is not None
+        reported = self._task is not None and self.leaves
         await super().close()
         if reported:
             with contextlib.suppress(RingdoveError, OSError, TimeoutError):
@@ -183,7 +186,7 @@ class Reporter(Background):
                 for sub in stripe.subscriptions:
                     consumed[sub.name] = consumed.get(sub.name, 0) + sub.floor
             stored = sum(stripe.tail for stripe in stats.stripes.values())
-            rate = (stored - self._before.get(info.name, stored)) / passed_s
+            rate = grown(self._before.get(info.name, stored), stored) / passed_s
             self._before[info.name] = stored
             pulled = pulled_by.get(info.name, Pulled(state=""))
             reports.append(

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import ipaddress
 from itertools import groupby, islice
+from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 import xxhash
@@ -196,6 +197,15 @@ def load_of(report: BrokerReport, role: str = "") -> float:
     """How busy a broker is, 0 to 1 and beyond; its disk counts for those who fill it."""
     busy = max(report.load.cpu, report.load.connections / max(1, report.capacity))
     return max(busy, report.load.disk) if role == "producer" else busy
+
+
+def check(report: BrokerReport) -> None:
+    """Refuse a report by which nobody could be told where to go."""
+    for network in report.networks:
+        _network(network)
+    load = report.load
+    if not (isfinite(load.cpu) and isfinite(load.disk)):
+        raise InvalidArgument(f"The load is {load.cpu} and {load.disk} of the disk: say numbers.")
 
 
 def _fits(report: BrokerReport, kind: _Kind) -> bool:

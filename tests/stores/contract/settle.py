@@ -293,6 +293,14 @@ class SettleContract:
         again = driver.take()
         assert (again.receives, again.first_ms) == (2, first.first_ms)
 
+    def test_a_lease_that_is_taken_back_twice_is_taken_back_once(self, driver: Driver) -> None:
+        driver.make()
+        driver.count(0, 1)
+        driver.release(driver.take(), 0)
+        leased = driver.take()
+        assert (driver.unlease(leased), driver.unlease(leased)) == (1, 1)
+        assert driver.take().receives == 2
+
     def test_a_lease_that_others_have_cannot_be_taken_back(self, driver: Driver) -> None:
         driver.make()
         driver.count(0, 1)

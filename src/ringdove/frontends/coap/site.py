@@ -176,8 +176,7 @@ class Site:
         _check_options(packet)
         route, queue = self._find(request)
         pairs = request.query
-        tokens = [value for name, value in pairs if name == "token"]
-        await self._authorize(tokens, queue, route.role, packet.payload)
+        await self._authorize(request, queue, route.role)
 
         wanted = find_block(packet, Option.BLOCK2)
         if wanted is not None and wanted.number:
@@ -217,16 +216,17 @@ class Site:
         return route, path[1] if shape[:2] == ("q", "") else None
 
     async def _authorize(
-        self, tokens: list[str], queue: str | None, role: str, body: bytes
+        self, request: Request, queue: str | None, role: str, *, counted: bool = True
     ) -> None:
         """Let pass whoever may; `token` is the server's, or an access key with its secret."""
+        tokens = [value for name, value in request.query if name == "token"]
         given = tokens[0].encode() if tokens else b""
         headers = {b"authorization": b"Bearer " + given} if given else {}
-        asked = HttpRequest("COAP", "", b"", b"", headers, body)
+        asked = HttpRequest("COAP", "", b"", b"", headers, request.packet.payload)
         if b":" in given and not self._access.is_operator(asked):
             headers[b"authorization"] = b"Basic " + base64.b64encode(given)
         try:
-            await self._access.authorize(asked, queue, role)
+            await self._access.authorize(asked, queue, role, counted=counted)
         except NotAuthorized as error:
             if given:
                 raise Refused(Code.FORBIDDEN, str(error)) from None
@@ -328,6 +328,8 @@ class Site:
                 )
                 held = list(received)
                 try:
+                    # Rights may have been withdrawn since the observation began.
+                    await self._authorize(call.request, call.queue, "receive", counted=False)
                     told = self._told(call, received[0]) if received else _nothing(call)
                     arrived = await tell(self._fit(call.request, told, fetched.resolve))
                     if arrived and not fetched.done:
@@ -363,6 +365,7 @@ class Site:
 
         async def observe(tell: Tell) -> None:
             async def tell_newest(message: Newest) -> bool:
+                await self._authorize(call.request, call.queue, "receive", counted=False)
                 return await tell(self._fit(call.request, _content(call, *message)))
 
             await watch_newest(self._broker, call.queue, found, tell_newest)

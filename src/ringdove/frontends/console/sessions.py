@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -196,12 +195,12 @@ def cookie(word: str, *, secure: bool) -> tuple[bytes, bytes]:
 
 
 def _word(request: HttpRequest) -> str | None:
-    """The word that the browser keeps, if any."""
-    try:
-        found = SimpleCookie(request.header(b"cookie")).get(COOKIE)
-    except CookieError:
-        return None
-    return found.value if found is not None and found.value else None
+    """The word that the browser keeps, if any; whatever cookies others on this host have set."""
+    for part in request.header(b"cookie").split(";"):
+        name, _, value = part.strip().partition("=")
+        if name == COOKIE:
+            return value or None
+    return None
 
 
 def _digest(word: str) -> str:

@@ -16,6 +16,7 @@ each message is judged again by its topic before it is given to somebody.
 
 from __future__ import annotations
 
+import re
 import secrets
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from ringdove.controllers.broker import Broker
     from ringdove.protocol.mqtt.packets import Connect
     from ringdove.protocol.mqtt.rules import Rules
+
+#: Where names go in a permission; what a name says is no such place.
+_PLACES = re.compile("%[uc]")
 
 #: Answers about single topics that are remembered for one connection, and characters of a topic
 #: for that.
@@ -56,9 +60,9 @@ class Permissions:
 
     def of(self, role: str, user: str, client_id: str) -> list[str]:
         """The filters that a client may use in a role."""
+        names = {"%u": _level(user), "%c": _level(client_id)}
         return [
-            pattern.replace("%u", _level(user)).replace("%c", _level(client_id))
-            for pattern in self._patterns[role]
+            _PLACES.sub(lambda found: names[found[0]], pattern) for pattern in self._patterns[role]
         ]
 
 
@@ -71,7 +75,8 @@ class Identity:
     """Somebody who may not do everything."""
 
     __slots__ = (
-        "_account", "_key", "_may", "_may_see", "_permissions", "_rules", "client_id", "name",
+        "_key", "_may", "_may_see", "_permissions", "_rules", "account", "checked_s", "client_id",
+        "key_id", "name", "unasked",
     )  # fmt: skip
 
     def __init__(
@@ -87,10 +92,23 @@ class Identity:
         self.client_id = client_id
         self._permissions = permissions
         self._rules = rules
-        self._account = account
+        #: What the account was when it was looked at, and the key with which he came, if any.
+        self.account = account
         self._key = key or AccessKey("", "", 0, ALL)
+        self.key_id = self._key.id
+        #: When it was looked at, in seconds of the gateway's clock.
+        self.checked_s = 0.0
+        #: Whether he was let in because everybody was.
+        self.unasked = False
         self._may: dict[str, bool] = {}
         self._may_see: dict[str, bool] = {}
+
+    def renew(self, account: Account, key: AccessKey | None = None) -> None:
+        """Go by what the account and the key are now."""
+        if account != self.account or (key is not None and key != self._key):
+            self.account, self._key = account, key or self._key
+            self._may.clear()
+            self._may_see.clear()
 
     def may_send(self, topic: str) -> bool:
         """Whether he may publish to a topic."""
@@ -118,11 +136,11 @@ class Identity:
         if self._permissions:
             allowed = self._permissions.of(role, self.name, self.client_id)
             return any(_within(wanted, pattern) for pattern in allowed)
-        if self._account is None:
+        if self.account is None:
             return True
         exact = wanted.partition("+")[0].partition("#")[0]
         queue = self._rules.place(exact).queue if exact else None
-        return queue is not None and may(self._account, self._key, owner_of(queue)[0], queue, role)
+        return queue is not None and may(self.account, self._key, owner_of(queue)[0], queue, role)
 
 
 def _within(wanted: str, pattern: str) -> bool:
@@ -151,6 +169,10 @@ class Doorman:
         self._permissions = permissions
         self._rules = rules
 
+    async def is_open(self) -> bool:
+        """Whether everybody may connect."""
+        return self._token is None and not await self._accounts.configured()
+
     async def identify(
         self, packet: Connect, client_id: str, certificate: dict[str, Any] | None
     ) -> Identity | None:
@@ -165,17 +187,37 @@ class Doorman:
         common_name = _common_name(certificate)
         if common_name:
             return await self._certified(common_name, client_id)
-        if packet.username is not None and (
-            self._token is not None or await self._accounts.configured()
-        ):
+        if packet.username is not None and not await self.is_open():
             return await self._by_password(packet.username, password, client_id)
-        if self._token is None and not await self._accounts.configured():
+        if await self.is_open():
             if not self._permissions:
                 return None
-            return Identity(packet.username or "", client_id, self._permissions, self._rules)
+            somebody = Identity(packet.username or "", client_id, self._permissions, self._rules)
+            somebody.unasked = True
+            return somebody
         raise PacketRefused(
             "The server asks for a user name and a password.", Reason.BAD_CREDENTIALS
         )
+
+    def is_unasked(self, identity: Identity | None) -> bool:
+        """Whether somebody was let in because everybody was; then he stays no longer than that."""
+        return self._token is None if identity is None else identity.unasked
+
+    async def is_still(self, identity: Identity) -> bool:
+        """Whether somebody may stay; from now on he may do what his account may now."""
+        account = identity.account
+        if account is None:
+            return True
+        if identity.key_id:
+            found = await self._accounts.find_key(identity.key_id)
+            if found is not None:
+                identity.renew(*found)
+            return found is not None
+        now = await self._accounts.maybe_get(account.id)
+        if now is None or now.password != account.password:
+            return False
+        identity.renew(now)
+        return True
 
     async def _certified(self, name: str, client_id: str) -> Identity:
         """Whoever the authority has given a certificate."""

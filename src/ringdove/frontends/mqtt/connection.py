@@ -28,12 +28,17 @@ _log = logging.getLogger(__name__)
 _CONNECT_S_MAX = 10
 
 
+#: Bytes that a message, and each of its user properties, take in memory beside what they hold.
+_MESSAGE_BYTES = 512
+_PAIR_BYTES = 128
+
+
 class Connection(asyncio.Protocol):
     """See the module. Thousands may be idle, so it is as small as it can be."""
 
     __slots__ = (
-        "_gateway", "_reading", "_storing_bytes", "_transport", "heard_s", "identity",
-        "keep_alive_s", "machine", "session", "writable",
+        "_gateway", "_reading", "_storing_bytes", "_transport", "foreign", "heard_s", "identity",
+        "keep_alive_s", "machine", "session", "unasked", "writable",
     )  # fmt: skip
 
     def __init__(self, gateway: Gateway) -> None:
@@ -41,6 +46,10 @@ class Connection(asyncio.Protocol):
         self.machine = ServerMachine(limits.MQTT_CONNECT_BYTES_MAX, limits.MQTT_RECEIVE_MAXIMUM)
         self.session: Session | None = None
         self.identity: Identity | None = None
+        #: Whether the client was let in because everybody was.
+        self.unasked = False
+        #: Whether a page from elsewhere asks through a browser of this machine.
+        self.foreign = False
         self._transport: asyncio.Transport | None = None
         self._reading = True
         self.writable = True
@@ -100,7 +109,7 @@ class Connection(asyncio.Protocol):
             if type(event) is p.Publish:
                 if self.session is None:
                     return  # What came before it has ended the connection.
-                self._storing_bytes += len(event.payload)
+                self._storing_bytes += _nbytes(event)
                 gateway.publish(self, event)
             else:
                 self._take(event)
@@ -143,7 +152,7 @@ class Connection(asyncio.Protocol):
 
     def stored(self, packet: p.Publish, reason: int) -> None:
         """A message of the client was stored, or refused."""
-        self._storing_bytes -= len(packet.payload)
+        self._storing_bytes -= _nbytes(packet)
         if packet.qos:
             self.machine.stored(packet.packet_id, packet.qos, reason)
         if not self._reading:
@@ -226,3 +235,13 @@ class Connection(asyncio.Protocol):
                 self.abort()
         elif self._reading and self.keep_alive_s and silent_s > self.keep_alive_s * 1.5:
             self.end(Reason.KEEP_ALIVE_TIMEOUT, "Nothing was heard within the keep-alive time.")
+
+
+def _nbytes(packet: p.Publish) -> int:
+    """About what a message takes in memory while it is being stored."""
+    nbytes = _MESSAGE_BYTES + len(packet.topic) + len(packet.payload)
+    if packet.properties is not None:
+        for name, value in packet.properties.get("user_property", ()):
+            nbytes += _PAIR_BYTES + len(name) + len(value)
+        nbytes += len(packet.properties.get("correlation_data", b""))
+    return nbytes

@@ -175,9 +175,9 @@ class Deliveries:
         """Send what there is room for; whether that was all."""
         flight = session.flight
         now_ms = self.now_ms()
-        session.cursor = max(session.cursor, block.base)
-        if not session.under_way:
-            session.skip_to(block.base)  # What is missing before it was dropped.
+        if block.base > session.cursor:
+            session.skip(session.cursor, block.base)  # What is missing before it was dropped.
+            session.cursor = block.base
         first = session.cursor - block.base
         for offset, body in enumerate(block.bodies(first), session.cursor):
             if connection.room <= 0:

@@ -13,10 +13,12 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ringdove import limits
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
-from ringdove.errors import QueueNotFound, RingdoveError
+from ringdove.errors import LimitExceeded, QueueNotFound, RingdoveError
 from ringdove.frontends.mqtt.message import Message
 from ringdove.pending import Pending
+from ringdove.protocol.mqtt.properties import is_text
 
 if TYPE_CHECKING:
     from ringdove.controllers.broker import Broker
@@ -37,12 +39,19 @@ _WAIT_S = 10.0
 #: Seconds after which one that failed begins again.
 _AGAIN_S = 1.0
 
+#: The same where subscribers have made too many queues: somebody else may make this one.
+_AT_LIMIT_S = 30.0
+
 #: Messages that nobody wants, and that are kept leased until they are tried again: so those behind
 #: them have their turn. Beyond, they are released, which counts as received.
 _KEPT_MAX = 10_000
 
 #: Milliseconds at least between two attempts, whatever the back-off.
 _PAUSE_MS_MIN = 10
+
+
+class _TooManyQueues(LimitExceeded):
+    """Subscribers may not make another one."""
 
 
 class Downlinks:
@@ -61,6 +70,8 @@ class Downlinks:
         #: What waits for its next attempt, and how many messages that are.
         self._waiting: dict[asyncio.TimerHandle, list[Receipt]] = {}
         self._kept = 0
+        #: Queues that were made because somebody subscribed.
+        self._created = 0
         self._closed = False
 
     def open(self, rules: list[Downlink]) -> None:
@@ -89,11 +100,11 @@ class Downlinks:
         """Somebody subscribes: the topic may have a queue."""
         for template in self._templates:
             found = template.of_topic(pattern)
-            if found is not None and found not in self._running:
+            if found is not None:
                 self._begin(found)
 
     def _begin(self, rule: Downlink) -> None:
-        if self._closed:
+        if self._closed or rule in self._running:
             return
         self._running[rule] = None
         driven = self._runner.spawn(self._serve(rule), partial(self._ended, rule))
@@ -104,7 +115,8 @@ class Downlinks:
         self._running.pop(rule, None)
         if error is not None and not self._closed:
             _log.warning("Queue %r is not published now: %s", rule.queue, error)
-            asyncio.get_running_loop().call_later(_AGAIN_S, self._begin, rule)
+            again_s = _AT_LIMIT_S if isinstance(error, _TooManyQueues) else _AGAIN_S
+            asyncio.get_running_loop().call_later(again_s, self._begin, rule)
 
     async def _serve(self, rule: Downlink) -> None:
         fruitless, until_s = 0, 0.0
@@ -115,7 +127,7 @@ class Downlinks:
                     rule.queue, DEFAULT_SUBSCRIPTION, _BATCH, _WAIT_S, None
                 )
             except QueueNotFound:
-                await self._broker.create_queue(rule.queue, {})
+                await self._create(rule.queue, made=made)
                 continue
             published, later = await self._publish(rule, received)
             if published:
@@ -125,6 +137,17 @@ class Downlinks:
                 fruitless += now_s >= until_s
                 pause_s = await self._keep(rule, later, fruitless)
                 until_s = max(until_s, now_s + pause_s)
+
+    async def _create(self, queue: str, *, made: bool) -> None:
+        """Make a queue that is missing; those of subscribers are counted."""
+        if made and self._created >= limits.MQTT_QUEUES_MAX:
+            raise _TooManyQueues(f"Subscribers have made {self._created} queues, the most.")
+        self._created += made
+        try:
+            await self._broker.create_queue(queue, {})
+        except BaseException:
+            self._created -= made
+            raise
 
     async def _publish(self, rule: Downlink, received: list[Received]) -> tuple[int, list[Receipt]]:
         """Publish what was received, and settle it; how many that were, and those for later."""
@@ -196,6 +219,10 @@ def _messages(block: Any) -> list[tuple[bytes, bytes, Attributes]]:
 
 
 def _properties(attributes: Attributes) -> dict[str, Any] | None:
-    """Attributes that are text become user properties."""
-    pairs = [(name, value) for name, value in attributes.items() if isinstance(value, str)]
+    """Attributes that are text become user properties, as far as MQTT can carry them."""
+    pairs = [
+        (name, value)
+        for name, value in attributes.items()
+        if isinstance(value, str) and is_text(name) and is_text(value)
+    ]
     return {"user_property": pairs} if pairs else None

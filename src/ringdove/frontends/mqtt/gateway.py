@@ -18,6 +18,7 @@ import msgspec
 
 from ringdove import limits
 from ringdove.errors import LimitExceeded, PacketRefused, RingdoveError, StoreUnavailable
+from ringdove.frontends.exchange import is_local
 from ringdove.frontends.mqtt.access import Doorman, Permissions
 from ringdove.frontends.mqtt.connection import Connection
 from ringdove.frontends.mqtt.delivery import Deliveries
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from ringdove.controllers.broker import Broker
+    from ringdove.frontends.mqtt.access import Identity
     from ringdove.frontends.mqtt.session import Session
     from ringdove.protocol.mqtt.packets import Connect, Properties, Publish
     from ringdove.protocol.mqtt.session import Ended
@@ -54,6 +56,9 @@ _BACKLOG = 4096
 
 #: Seconds between two looks at the clock for keep-alives, wills and sessions.
 _SWEEP_S = 0.5
+
+#: Seconds after which it is looked at again whether somebody may still be connected.
+_CHECK_S = 30
 
 #: Seconds between two tellings of $SYS.
 _SYSTEM_S = 10
@@ -109,7 +114,7 @@ class Gateway:
         self._leaving = 0
         self._quiet = asyncio.Event()
         self._began_s = loop.time()
-        self._told_s = self._signed_s = float("-inf")
+        self._told_s = self._signed_s = self._checked_s = float("-inf")
 
     # -- beginning and end ----------------------------------------------------------------------
 
@@ -129,7 +134,7 @@ class Gateway:
 
         def make() -> asyncio.Protocol:
             connection = Connection(self)
-            return WebSocket(connection) if websocket else connection
+            return WebSocket(connection, local=is_local(host)) if websocket else connection
 
         listener = await self.loop.create_server(make, host, port, ssl=tls, backlog=_BACKLOG)
         self._listeners.append(listener)
@@ -177,11 +182,19 @@ class Gateway:
 
     async def _connect(self, connection: Connection, packet: Connect) -> None:
         client_id = wanted_client_id(packet)
+        if connection.foreign and await self._doorman.is_open():
+            raise PacketRefused(
+                "Without a token or accounts, pages of other sites are not let in.",
+                Reason.NOT_AUTHORIZED,
+            )
         connection.identity = await self._doorman.identify(
             packet, client_id, connection.certificate()
         )
         will = packet.will
         identity = connection.identity
+        connection.unasked = self._doorman.is_unasked(identity)
+        if identity is not None:
+            identity.checked_s = self.loop.time()
         if will is not None and identity is not None and not identity.may_send(will.topic):
             raise PacketRefused("The will's topic is not for you.", Reason.NOT_AUTHORIZED)
         expiry_s = wanted_expiry_s(packet, self.config.session_s_max or NEVER_S)
@@ -308,14 +321,26 @@ class Gateway:
         self.sessions.orphan()
         await self.wills.load()
 
+    async def _check_again(self, connection: Connection, identity: Identity) -> None:
+        """Let somebody go whose key, password or account does not count any more."""
+        if connection.session is not None and not await self._doorman.is_still(identity):
+            connection.end(Reason.NOT_AUTHORIZED, "The key, the password or the account is gone.")
+
+    async def _check_unasked(self) -> None:
+        """Let those go who came in because everybody might, if that is over."""
+        if not await self._doorman.is_open():
+            for connection in list(self.connections):
+                if connection.unasked and connection.session is not None:
+                    connection.end(Reason.NOT_AUTHORIZED, "The server asks who you are now.")
+
     def _note(self, work: Coroutine[Any, Any, object]) -> None:
-        """Have the end of a session or will noted."""
+        """Have the end of a session or will noted, or an account looked at."""
 
         def noted(_: object, error: BaseException | None) -> None:
             self._leaving -= 1
             self._quiet.set()
             if error is not None:
-                _log.warning("The end of a session could not be noted: %r", error)
+                _log.warning("A session could not be noted, or an account not read: %r", error)
 
         self._leaving += 1
         self.runner.spawn(work, noted)
@@ -326,6 +351,13 @@ class Gateway:
         now_s = self.loop.time()
         for connection in list(self.connections):
             connection.expire(now_s)
+            identity = connection.identity
+            if identity is not None and now_s - identity.checked_s >= _CHECK_S:
+                identity.checked_s = now_s
+                self._note(self._check_again(connection, identity))
+        if now_s - self._checked_s >= _CHECK_S:
+            self._checked_s = now_s
+            self._note(self._check_unasked())
         for session in self.sessions.expired():
             self.wills.hurry(session.client_id)
             self._note(self.sessions.expire(session))

@@ -18,7 +18,9 @@ A gateway whose record `mqtt/server/NAME` has vanished is dead: its clients are 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -28,6 +30,7 @@ from ringdove.core.dedup import Segment
 from ringdove.core.settings import QueueSettings
 from ringdove.errors import OffsetTrimmed, RingdoveError
 from ringdove.frontends.mqtt.message import decode_message, encode_message
+from ringdove.pending import Pending
 from ringdove.protocol.mqtt.topics import SHARED, FilterTree, parse_filter
 from ringdove.stores.base import StripeId
 
@@ -54,8 +57,14 @@ _READ_MESSAGES: Final = 1_000
 _READ_BYTES: Final = 1 << 22
 _WAIT_S: Final = 1.0
 
-#: Events that wait while the bus cannot be written.
-_UNSENT_MAX: Final = 10_000
+#: Events, and their bytes, that wait while the bus cannot be written; and that are written at once.
+_UNSENT_MAX: Final = 50_000
+_UNSENT_BYTES_MAX: Final = 1 << 26
+_WRITE_MESSAGES: Final = 1_000
+_WRITE_BYTES: Final = 1 << 22
+
+#: Events that may be missed: they are for those who are here now. The others are state.
+_PASSING: Final = ("publish", "share")
 
 
 class _Event(msgspec.Struct, array_like=True):
@@ -94,7 +103,11 @@ class Peers:
         self._elsewhere: FilterTree[tuple[str, str]] = FilterTree()
         self._cursor = 0
         self._reader: Driven | None = None
-        self._unsent: list[bytes] = []
+        #: What is to be told, in its order, with whether it may be missed; and what tells it.
+        self._unsent: deque[tuple[bytes, bool]] = deque()
+        self._unsent_bytes = 0
+        self._telling = False
+        self._teller: Driven | None = None
         self._turn = 0
         self.alive: set[str] = {name}
 
@@ -109,9 +122,16 @@ class Peers:
         self._tell("hello")
 
     async def close(self) -> None:
-        """Be dead for the others."""
-        if self._reader is not None:
-            self._reader.cancel()
+        """Be dead for the others, soon if they cannot be told."""
+        if self._reader is None:
+            return
+        self._reader.cancel()
+        if self._teller is not None:
+            self._teller.cancel()
+        self._telling = True  # By nobody else from now on.
+        while self._unsent and await self._write(self._take()):
+            pass
+        with contextlib.suppress(RingdoveError):
             await self._store.remove(SERVER_PREFIX + self.name)
 
     async def sign(self) -> None:
@@ -134,7 +154,9 @@ class Peers:
         """
         if self.shared:
             self._announced[client_id] = self._announced.get(client_id, 0) + 1
-            await self._send([_encode(_Event(self.name, "connected", client_id))])
+            event = (_encode(_Event(self.name, "connected", client_id)), False)
+            if not await self._write([event]):
+                self._begin_to_tell()
 
     def session(self, client_id: str) -> None:
         """Tell the others that a session's record has changed."""
@@ -189,23 +211,71 @@ class Peers:
     ) -> None:
         if not self.shared:
             return
-        if not self._unsent:
-            self._runner.loop.call_soon(self._flush)
-        self._unsent.append(_encode(_Event(self.name, kind, text, body, stored or [])))
+        event = _encode(_Event(self.name, kind, text, body, stored or []))
+        self._unsent.append((event, kind in _PASSING))
+        self._unsent_bytes += len(event)
+        if len(self._unsent) > _UNSENT_MAX or self._unsent_bytes > _UNSENT_BYTES_MAX:
+            self._make_room()
+        self._begin_to_tell()
 
-    def _flush(self) -> None:
-        events, self._unsent = self._unsent, []
-        if events:
-            self._runner.spawn(self._send(events), _ended)
+    def _make_room(self) -> None:
+        """The bus was away for long: give up what may be missed, and only then what is oldest.
 
-    async def _send(self, events: list[bytes]) -> None:
-        block = Block.build(events, sent_ms=self._store.clock.now_ms())
+        Half of the room is free then, so this is seldom done, however much there is to tell.
+        """
+        kept = deque(event for event in self._unsent if not event[1])
+        state = len(kept)
+        nbytes = sum(len(event) for event, _ in kept)
+        while len(kept) > _UNSENT_MAX // 2 or nbytes > _UNSENT_BYTES_MAX // 2:
+            nbytes -= len(kept.popleft()[0])
+        _log.warning(
+            "Other gateways are not told of %d messages and %d changes.",
+            len(self._unsent) - state,
+            state - len(kept),
+        )
+        self._unsent, self._unsent_bytes = kept, nbytes
+
+    def _begin_to_tell(self) -> None:
+        if not self._telling:
+            self._telling = True
+            self._runner.loop.call_soon(self._tell_on)
+
+    def _tell_on(self) -> None:
+        self._teller = self._runner.spawn(self._tell_all(), self._told)
+
+    def _told(self, _: None, error: BaseException | None) -> None:
+        self._telling = False
+        _ended(None, error)
+        if self._unsent:
+            self._begin_to_tell()
+
+    async def _tell_all(self) -> None:
+        """Write what is to be told, one block after the other, so that it keeps its order."""
+        while self._unsent:
+            if not await self._write(self._take()):
+                await Pending[None]().until(_WAIT_S)
+
+    def _take(self) -> list[tuple[bytes, bool]]:
+        """The next events that are written together."""
+        taken: list[tuple[bytes, bool]] = []
+        nbytes = 0
+        while self._unsent and len(taken) < _WRITE_MESSAGES and nbytes < _WRITE_BYTES:
+            taken.append(self._unsent.popleft())
+            nbytes += len(taken[-1][0])
+        self._unsent_bytes -= nbytes
+        return taken
+
+    async def _write(self, events: list[tuple[bytes, bool]]) -> bool:
+        """Write events; whether that was possible. If not, they are to be told before others."""
+        block = Block.build([event for event, _ in events], sent_ms=self._store.clock.now_ms())
         try:
             await self._store.append(_BUS, [Segment(block)], 0)
         except RingdoveError as error:
             _log.warning("Other gateways cannot be told now: %s", error)
-            self._unsent[:0] = events[:_UNSENT_MAX]
-            self._runner.loop.call_later(_WAIT_S, self._flush)
+            self._unsent.extendleft(reversed(events))
+            self._unsent_bytes += sum(len(event) for event, _ in events)
+            return False
+        return True
 
     # -- listening ------------------------------------------------------------------------------
 

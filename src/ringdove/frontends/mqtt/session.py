@@ -118,7 +118,7 @@ class Session:
 
     __slots__ = (
         "_last_id", "again", "alone", "attached", "backlog", "backlog_bytes", "client_id",
-        "connection", "cursor", "expiry_s", "flight", "gone_ms", "owner", "pump", "storing",
+        "connection", "cursor", "expiry_s", "flight", "gaps", "gone_ms", "owner", "pump", "storing",
         "stripe", "subscriptions", "uid", "under_way", "user", "version",
     )  # fmt: skip
 
@@ -140,6 +140,8 @@ class Session:
         #: Where to read on in the stripe, and who does.
         self.cursor = 0
         self.pump: Driven | None = None
+        #: Offsets that no message has, by their first, where the floor has not come to them yet.
+        self.gaps: dict[int, int] = {}
         #: Whether something may have come since the pump has begun to read.
         self.again = False
         #: Identifier and offset of messages of the stripe that were sent over this connection.
@@ -232,24 +234,39 @@ class Session:
             if offset > flight.floor:
                 flight.done.add(offset)
             return False
-        floor = offset + 1
-        while floor in flight.done:
-            flight.done.discard(floor)
-            floor += 1
-        flight.floor = floor
+        flight.floor = offset + 1
+        self._raise_floor()
         return True
 
     def skip_to(self, offset: int) -> None:
         """There is nothing between the floor and `offset` any more."""
         flight = self.flight
         if offset > flight.floor:
-            flight.floor = offset
-            flight.done = {one for one in flight.done if one >= offset}
-            while flight.floor in flight.done:
+            passed = [lo for lo in self.gaps if lo <= offset]
+            flight.floor = max(offset, *(self.gaps.pop(lo) for lo in passed), 0)
+            flight.done = {one for one in flight.done if one >= flight.floor}
+            self._raise_floor()
+
+    def skip(self, lo: int, hi: int) -> None:
+        """There is no message between two offsets, the first of which may be above the floor."""
+        if lo <= self.flight.floor:
+            self.skip_to(hi)
+        else:
+            self.gaps[lo] = hi
+
+    def _raise_floor(self) -> None:
+        flight = self.flight
+        while True:
+            if flight.floor in flight.done:
                 flight.done.discard(flight.floor)
                 flight.floor += 1
+            elif flight.floor in self.gaps:
+                flight.floor = self.gaps.pop(flight.floor)
+            else:
+                return
 
     def rewind(self) -> None:
         """A new connection: whatever is not done will be sent again."""
         self.cursor = self.flight.floor
+        self.gaps.clear()
         self.under_way.clear()

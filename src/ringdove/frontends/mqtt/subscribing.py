@@ -16,6 +16,8 @@ from ringdove.protocol.mqtt.properties import forbidden
 from ringdove.protocol.mqtt.topics import LEVELS_MAX, parse_filter
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from ringdove.frontends.mqtt.connection import Connection
     from ringdove.frontends.mqtt.gateway import Gateway
     from ringdove.frontends.mqtt.session import Session
@@ -32,15 +34,14 @@ class Subscriber:
 
     def subscribe(self, connection: Connection, session: Session, packet: Subscribe) -> None:
         """A client subscribes."""
-        work = self._subscribe_alone(connection, session, packet)
+        work = self._alone(session, partial(self._subscribe, connection, session, packet))
         self._gateway.runner.spawn(work, partial(_done, connection))
 
-    async def _subscribe_alone(
-        self, connection: Connection, session: Session, packet: Subscribe
-    ) -> None:
+    async def _alone(self, session: Session, work: Callable[[], Awaitable[None]]) -> None:
+        """Do something when those are done who came before, unless the session has ended."""
         async with self._gateway.sessions.alone(session):
             if self._gateway.sessions.get(session.client_id) is session:
-                await self._subscribe(connection, session, packet)
+                await work()
 
     async def _subscribe(self, connection: Connection, session: Session, packet: Subscribe) -> None:
         identifier = (packet.properties or {}).get("subscription_identifier", [0])[0]
@@ -114,15 +115,8 @@ class Subscriber:
 
     def unsubscribe(self, connection: Connection, session: Session, packet: Unsubscribe) -> None:
         """A client subscribes no more."""
-        work = self._unsubscribe_alone(connection, session, packet)
+        work = self._alone(session, partial(self._unsubscribe, connection, session, packet))
         self._gateway.runner.spawn(work, partial(_done, connection))
-
-    async def _unsubscribe_alone(
-        self, connection: Connection, session: Session, packet: Unsubscribe
-    ) -> None:
-        async with self._gateway.sessions.alone(session):
-            if self._gateway.sessions.get(session.client_id) is session:
-                await self._unsubscribe(connection, session, packet)
 
     async def _unsubscribe(
         self, connection: Connection, session: Session, packet: Unsubscribe

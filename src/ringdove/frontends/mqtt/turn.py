@@ -7,6 +7,9 @@ those who wait for it are told. Turns end in the order they began, so answers ke
 
 If a queue may refuse a message, nobody gets a copy before it has taken it: the copies of such a
 turn, and of those behind it, wait until its queues have answered.
+
+Queues that keep order have a *lane* each: what a turn has for one is handed over when that of the
+turns before is stored or refused. What comes meanwhile waits, and is then handed over as one.
 """
 
 from __future__ import annotations
@@ -14,11 +17,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ringdove import limits
 from ringdove.controllers.sending import Outgoing
-from ringdove.core.block import Block
+from ringdove.core.block import Block, key_hash
 from ringdove.core.dedup import Segment
 from ringdove.errors import (
     ClientError,
@@ -36,16 +39,27 @@ from ringdove.pending import Pending
 from ringdove.stores.base import StripeId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 
     from ringdove.controllers.broker import Broker
+    from ringdove.controllers.catalog import QueueInfo
     from ringdove.core.attributes import Attributes
+    from ringdove.core.settings import QueueSettings
     from ringdove.frontends.mqtt.message import Message
     from ringdove.frontends.mqtt.publishing import Post
     from ringdove.frontends.mqtt.session import Session
     from ringdove.pending import Runner
 
+T = TypeVar("T")
+
 _log = logging.getLogger(__name__)
+
+#: Bytes of bodies that are sent to a queue as one: they fit in one block, with all that they have.
+_PART_BYTES_MAX = limits.BLOCK_BYTES_MAX // 4
+
+#: Messages, about, that are handed over as one when they have waited in a lane: if the queue
+#: refuses one of them, they are tried one by one.
+_LANE_MESSAGES_MAX = 1_000
 
 
 class _Batch:
@@ -64,15 +78,54 @@ class _Batch:
         #: By which the sender of each recognises what became of it.
         self.marks: list[int] = []
 
-    def outgoing(self, position: int | None = None) -> Outgoing:
-        """The messages, or one of them, as a send."""
-        part = slice(None) if position is None else slice(position, position + 1)
+    def outgoing(self, positions: Sequence[int]) -> Outgoing:
+        """The messages at some positions, or all of them, as a send."""
+        whole = len(positions) == len(self.bodies)
+
+        def pick(column: Sequence[T]) -> Sequence[T]:
+            return column if whole else [column[position] for position in positions]
+
         return Outgoing(
-            self.bodies[part],
-            self.keys[part] if self.keyed else None,
-            self.attributes[part] if self.attributed else None,
-            self.ids[part] or None,
+            pick(self.bodies),
+            pick(self.keys) if self.keyed else None,
+            pick(self.attributes) if self.attributed else None,
+            pick(self.ids) if self.ids else None,
         )
+
+    def join(self, other: _Batch) -> None:
+        """Take the messages of another batch, behind those that are here; marks become places."""
+        self.bodies += other.bodies
+        self.keys += other.keys
+        self.keyed |= other.keyed
+        self.attributes += other.attributes
+        self.attributed |= other.attributed
+        self.ids += other.ids
+        self.marks = list(range(1, len(self.bodies) + 1))
+
+    def parts(self, settings: QueueSettings) -> list[list[Sequence[int]]]:
+        """Positions of messages that a queue takes all or none of, in one block; by stripe."""
+        placed: dict[int, list[int]] = {}
+        if settings.order == "key" and settings.stripes > 1:
+            for position, key in enumerate(self.keys):
+                placed.setdefault(key_hash(key) % settings.stripes, []).append(position)
+        stripes = placed.values() or [range(len(self.bodies))]
+        return [list(self._parts(positions, settings.body_bytes_max)) for positions in stripes]
+
+    def _parts(self, positions: Sequence[int], body_bytes_max: int) -> Iterator[Sequence[int]]:
+        bodies = self.bodies
+        large = [position for position in positions if len(bodies[position]) > body_bytes_max]
+        if large:  # They are refused, and must not hold up the others.
+            positions = [at for at in positions if len(bodies[at]) <= body_bytes_max]
+        first = nbytes = 0
+        for at, position in enumerate(positions):
+            nbytes += len(bodies[position])
+            if nbytes > _PART_BYTES_MAX and at > first:
+                yield positions[first:at]
+                first, nbytes = at, len(bodies[position])
+        if positions:
+            yield positions[first:]
+        for position in large:
+            yield [position]
 
 
 class Turn:
@@ -80,7 +133,7 @@ class Turn:
 
     __slots__ = (
         "appends", "batches", "careful", "exact", "failure", "flights", "kept", "marks", "over",
-        "posts", "refused", "repeats", "retained", "sending", "then", "waiting",
+        "posts", "ready", "refused", "repeats", "retained", "sending", "then", "waiting",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -103,6 +156,8 @@ class Turn:
         #: What the store still has to answer, and how many queues.
         self.waiting = 0
         self.sending = 0
+        #: Whether its messages may be begun.
+        self.ready = False
         #: Whether copies wait for the queues; not known before those are looked at.
         self.careful = True
         self.over = False
@@ -177,8 +232,11 @@ class Turns:
         self._in_order = self._store.node_of(StripeId(0, 0, 0)) is None
         self._gathering: Turn | None = None
         self._under_way: deque[Turn] = deque()
-        #: Those of them whose copies are not begun.
+        #: Those of them whose messages are not begun, and those whose copies are not.
+        self._unbegun: deque[Turn] = deque()
         self._uncopied: deque[Turn] = deque()
+        #: What waits for queues that keep order, or may; those without have nothing under way.
+        self._lanes: dict[str, deque[tuple[Turn, _Batch]]] = {}
         self._created = 0
 
     async def settled(self) -> None:
@@ -202,6 +260,7 @@ class Turns:
             return
         self._under_way.append(turn)
         self._uncopied.append(turn)
+        self._unbegun.append(turn)
         turn.waiting = 2  # This, and the copies.
         turn.sending = 1
         if turn.exact and turn.flights and not self._in_order:
@@ -209,7 +268,8 @@ class Turns:
         else:
             for session in turn.flights:
                 self._begin(turn, self._save_flight(session))
-            self._begin_messages(turn)
+            turn.ready = True
+            self._begin_ready()
         self._answered(turn, None, None)
 
     async def _save_flights_first(self, turn: Turn) -> None:
@@ -220,9 +280,17 @@ class Turns:
             turn.appends.clear()
             turn.retained.clear()
             turn.sending = 0
+            self._unbegun.remove(turn)
             self._copy()
+            self._begin_ready()
             raise
-        self._begin_messages(turn)
+        turn.ready = True
+        self._begin_ready()
+
+    def _begin_ready(self) -> None:
+        """Begin with messages, turn by turn: those behind flights that are not saved wait, too."""
+        while self._unbegun and self._unbegun[0].ready:
+            self._begin_messages(self._unbegun.popleft())
 
     def _begin_messages(self, turn: Turn) -> None:
         """Store everything but flights, which must not be durable later than these.
@@ -236,9 +304,51 @@ class Turns:
         for queue, batch in batches:
             turn.waiting += 1
             turn.sending += 1
-            self._runner.spawn(self._send(turn, queue, batch), partial(self._sent, turn))
+            self._hand_over(turn, queue, batch)
         turn.sending -= 1
         self._copy()
+
+    def _hand_over(self, turn: Turn, queue: str, batch: _Batch) -> None:
+        """Have messages sent to their queue: now, or after those before them if it keeps order."""
+        lane = self._lanes.get(queue)
+        if lane is not None:
+            lane.append((turn, batch))
+        elif self._is_loose(queue):
+            self._runner.spawn(self._send(turn, queue, batch), partial(self._sent, turn))
+        else:
+            self._lanes[queue] = deque([(turn, batch)])
+            self._go_on(queue)
+
+    def _is_loose(self, queue: str) -> bool:
+        info = self._broker.known_queue(queue)
+        return info is not None and not info.settings.ordered
+
+    def _go_on(self, queue: str) -> None:
+        """Send what waits in a lane, up to a limit."""
+        lane = self._lanes[queue]
+        taken = [lane.popleft()]
+        count, exact = len(taken[0][1].bodies), bool(taken[0][1].ids)
+        while lane and count < _LANE_MESSAGES_MAX and bool(lane[0][1].ids) == exact:
+            taken.append(lane.popleft())
+            count += len(taken[-1][1].bodies)
+        self._runner.spawn(self._send_taken(queue, taken), partial(self._gone_on, queue, taken))
+
+    def _gone_on(
+        self,
+        queue: str,
+        taken: list[tuple[Turn, _Batch]],
+        _: None,
+        error: BaseException | None,
+    ) -> None:
+        if not self._lanes[queue]:
+            del self._lanes[queue]
+        elif self._is_loose(queue):
+            for turn, batch in self._lanes.pop(queue):
+                self._hand_over(turn, queue, batch)
+        else:
+            self._runner.loop.call_soon(self._go_on, queue)
+        for turn, _batch in taken:
+            self._sent(turn, None, error)
 
     def _may_refuse(self, queue: str, batch: _Batch) -> bool:
         """Whether a queue may well refuse a message; others do only when something fails."""
@@ -289,34 +399,105 @@ class Turns:
 
     # -- what is stored -------------------------------------------------------------------------
 
+    async def _send_taken(self, queue: str, taken: list[tuple[Turn, _Batch]]) -> None:
+        """Store what has waited in a lane as if it had come in one turn."""
+        if len(taken) == 1:
+            await self._send(taken[0][0], queue, taken[0][1])
+            return
+        together, joined = Turn(), _Batch()
+        for _, batch in taken:
+            joined.join(batch)
+        await self._send(together, queue, joined)
+        place = 0
+        for turn, batch in taken:
+            for mark in batch.marks:
+                place += 1
+                if place in together.refused:
+                    turn.refused[mark] = together.refused[place]
+
     async def _send(self, turn: Turn, queue: str, batch: _Batch) -> None:
-        """Store messages in their queue; those it does not take are noted one by one."""
+        """Store messages in their queue, which is made if it is missing."""
         try:
-            await self._send_or_create(queue, batch.outgoing())
-        except ClientError as error:
-            if len(batch.bodies) == 1:
-                turn.refused[batch.marks[0]] = error
-                return
-            for position, mark in enumerate(batch.marks):
-                try:
-                    await self._broker.send(queue, batch.outgoing(position))
-                except RingdoveError as refusal:
-                    turn.refused[mark] = refusal
+            info = self._broker.known_queue(queue) or await self._find_or_create(queue)
         except RingdoveError as error:
             turn.refuse(batch.marks, error)
+            return
+        stripes = batch.parts(info.settings)
+        if len(stripes) == 1:
+            await self._send_parts(turn, queue, batch, stripes[0])
+            return
+        under_way = len(stripes)
+        failures: list[BaseException] = []
+        done = Pending[None]()
+
+        def ended(_: None, error: BaseException | None) -> None:
+            nonlocal under_way
+            under_way -= 1
+            if error is not None:
+                failures.append(error)
+            if not under_way:
+                done.resolve(None)
+
+        for parts in stripes:
+            self._runner.spawn(self._send_parts(turn, queue, batch, parts), ended)
+        await done
+        if failures:
+            raise failures[0]
+
+    async def _send_parts(
+        self, turn: Turn, queue: str, batch: _Batch, parts: list[Sequence[int]]
+    ) -> None:
+        """Store what goes to one stripe, one part after the other."""
+        for positions in parts:
+            await self._send_part(turn, queue, batch, positions)
+
+    async def _send_part(
+        self, turn: Turn, queue: str, batch: _Batch, positions: Sequence[int]
+    ) -> None:
+        """Store a part of a batch; if it is refused, what the queue does not take of it is noted.
+
+        Nothing of a part that is refused is stored, so its messages may be tried one by one.
+        """
+        try:
+            await self._send_or_create(queue, batch.outgoing(positions))
+        except ClientError as error:
+            if len(positions) == 1:
+                turn.refused[batch.marks[positions[0]]] = error
+                return
+            for position in positions:
+                try:
+                    await self._broker.send(queue, batch.outgoing([position]))
+                except RingdoveError as refusal:
+                    turn.refused[batch.marks[position]] = refusal
+        except RingdoveError as error:
+            turn.refuse((batch.marks[position] for position in positions), error)
 
     async def _send_or_create(self, queue: str, outgoing: Outgoing) -> None:
         try:
             await self._broker.send(queue, outgoing)
         except QueueNotFound:
-            if self._created >= limits.MQTT_QUEUES_MAX:
-                raise LimitExceeded(
-                    f"Devices have made {self._created} queues, the most: write a rule that maps "
-                    f"topics such as that of {queue!r} to fewer."
-                ) from None
-            self._created += 1
-            await self._broker.create_queue(queue, {})
+            await self._create(queue)
             await self._broker.send(queue, outgoing)
+
+    async def _find_or_create(self, queue: str) -> QueueInfo:
+        found = await self._broker.list_queues(queue, max=1)
+        # Of all whose name starts so, the queue itself would be the first.
+        if found and found[0].name == queue:
+            return await self._broker.get_queue(queue)
+        return await self._create(queue)
+
+    async def _create(self, queue: str) -> QueueInfo:
+        if self._created >= limits.MQTT_QUEUES_MAX:
+            raise LimitExceeded(
+                f"Devices have made {self._created} queues, the most: write a rule that maps "
+                f"topics such as that of {queue!r} to fewer."
+            )
+        self._created += 1
+        try:
+            return await self._broker.create_queue(queue, {})
+        except BaseException:
+            self._created -= 1
+            raise
 
     async def _append(
         self, turn: Turn, session: Session, found: list[tuple[bytes, bytes | None, int]]

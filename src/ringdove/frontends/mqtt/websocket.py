@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 
 from ringdove import limits
 from ringdove.errors import RemoteProtocolError
+from ringdove.frontends.exchange import is_local
 from ringdove.protocol.websocket import FrameStream, Handshake, close_frame, frame
 
 if TYPE_CHECKING:
@@ -19,9 +21,11 @@ _PROTOCOLS = ("mqtt", "mqttv3.1")
 class WebSocket(asyncio.Protocol, asyncio.Transport):
     """The protocol of a socket, and the transport of an MQTT connection."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, *, local: bool) -> None:
+        """`local`: on an address that only this machine reaches."""
         super().__init__()
         self._connection = connection
+        self._local = local
         self._handshake: Handshake | None = Handshake(PATH, _PROTOCOLS)
         self._frames = FrameStream(limits.MQTT_PACKET_BYTES_MAX)
         self._below: asyncio.Transport
@@ -46,6 +50,7 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
             if not self._handshake.accepted:
                 self._below.close()
                 return
+            self._connection.foreign = self._local and not _is_own(self._handshake.origin)
             data, self._handshake = self._handshake.rest, None
         try:
             payload = self._frames.feed(data)
@@ -105,3 +110,11 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """See asyncio."""
         return self._below.get_extra_info(name, default)
+
+
+def _is_own(origin: str) -> bool:
+    """Whether a program asks, or a page of this machine: browsers let pages connect anywhere."""
+    try:
+        return not origin or is_local(urlsplit(origin).hostname or "")
+    except ValueError:
+        return False

@@ -16,6 +16,8 @@ from ringdove.protocol.sqs.errors import SqsError, invalid, invalid_value, missi
 from ringdove.protocol.sqs.shapes import need, texts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from ringdove.controllers.broker import Broker
     from ringdove.controllers.catalog import QueueInfo
     from ringdove.frontends.sqs.view import Caller, QueueView
@@ -197,6 +199,16 @@ class Queues:
         notes = {**notes, MODIFIED: str(self._now_ms() // 1000)}
         await self._broker.change_queue(queue.name, settings or {}, notes)
 
+    async def _change_policy(self, queue: QueueView, change: Callable[[str], str]) -> None:
+        """Make another policy of the present one, whoever else does so meanwhile."""
+        note = rules.NOTE + "Policy"
+        modified = str(self._now_ms() // 1000)
+
+        def changed(notes: Mapping[str, str]) -> dict[str, str | None]:
+            return {note: change(notes.get(note, "")) or None, MODIFIED: modified}
+
+        await self._broker.change_queue(queue.name, {}, changed)
+
     # -- tags and permissions -------------------------------------------------------------------
 
     async def tag(self, queue: QueueView, ask: shapes.TagQueue) -> None:
@@ -222,19 +234,14 @@ class Queues:
     async def permit(self, caller: Caller, queue: QueueView, ask: shapes.AddPermission) -> None:
         """See AddPermission of the API."""
         label = _label(ask.label)
-        document = policy.add(
-            queue.attributes.get("Policy", ""),
-            caller.arn(queue.name),
-            label,
-            ask.aws_account_ids or [],
-            ask.actions or [],
-        )
-        await self._annotate(queue, {rules.NOTE + "Policy": document})
+        arn = caller.arn(queue.name)
+        given = ask.aws_account_ids or [], ask.actions or []
+        await self._change_policy(queue, lambda document: policy.add(document, arn, label, *given))
 
     async def forbid(self, queue: QueueView, ask: shapes.RemovePermission) -> None:
         """See RemovePermission of the API."""
-        document = policy.remove(queue.attributes.get("Policy", ""), _label(ask.label))
-        await self._annotate(queue, {rules.NOTE + "Policy": document or None})
+        label = _label(ask.label)
+        await self._change_policy(queue, lambda document: policy.remove(document, label))
 
     # -- emptying and deleting ------------------------------------------------------------------
 

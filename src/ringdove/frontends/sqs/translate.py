@@ -94,7 +94,9 @@ def as_attributes(given: dict[str, shapes.AttributeValue]) -> Attributes:
 def message_attributes(attributes: Attributes, filters: Sequence[str]) -> dict[str, dict[str, Any]]:
     """The attributes that a receiver has asked for, in the API's form."""
     listed = attributes.get(TYPES)
-    types = dict(str(item).split("=", 1) for item in listed) if isinstance(listed, list) else {}
+    # Others than this dialect may have written it.
+    pairs = [str(item).partition("=") for item in (listed if isinstance(listed, list) else ())]
+    types = {name: kind for name, _, kind in pairs}
     found: dict[str, dict[str, Any]] = {}
     for name, value in attributes.items():
         if name in _OWN or name.startswith(PREFIX) or value is None:
@@ -106,9 +108,11 @@ def message_attributes(attributes: Attributes, filters: Sequence[str]) -> dict[s
 
 def _value(value: Any, data_type: str | None) -> dict[str, Any]:
     if isinstance(value, bytes):
-        return {"DataType": data_type or "Binary", "BinaryValue": value}
+        kind = data_type if data_type and data_type.startswith("Binary") else "Binary"
+        return {"DataType": kind, "BinaryValue": value}
     if isinstance(value, str):
-        return {"DataType": data_type or "String", "StringValue": value}
+        kind = data_type if data_type and not data_type.startswith("Binary") else "String"
+        return {"DataType": kind, "StringValue": value}
     if isinstance(value, int | float) and not isinstance(value, bool):
         return {"DataType": "Number", "StringValue": str(value)}
     return {"DataType": "String", "StringValue": msgspec.json.encode(value).decode()}

@@ -197,6 +197,11 @@ def write_bytes(value: bytes) -> bytes:
     return _U16.pack(len(value)) + value
 
 
+def is_text(value: str) -> bool:
+    """Whether text can be written at all."""
+    return "\0" not in value and len(value.encode(errors="replace")) <= STRING_BYTES_MAX
+
+
 def write_text(value: str) -> bytes:
     """Text behind its length."""
     try:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from ringdove.errors import PacketRefused
+from ringdove.errors import LocalProtocolError, PacketRefused
 from ringdove.protocol.mqtt import packets as p
 from ringdove.protocol.mqtt.codec import Decoder, encode, encode_puback
 from ringdove.protocol.mqtt.packets import V5, Reason
@@ -325,12 +325,15 @@ class ServerMachine:
         return packet_id in self._outgoing
 
     def deliver(self, packet: p.Publish) -> bool:
-        """Send a message; False when the client does not take one of that size."""
+        """Send a message; False when the client takes none of that size, or MQTT has no words."""
         topic = packet.topic
         if self._topic_alias_max:
             self._alias(packet)
-        data = encode(packet, self.version)
-        if self._packet_bytes_max and len(data) > self._packet_bytes_max:
+        try:
+            data = encode(packet, self.version)
+        except LocalProtocolError:
+            data = b""
+        if not data or len(data) > (self._packet_bytes_max or len(data)):
             if self._aliases_out and packet.topic:
                 self._aliases_out.pop(topic, None)
             return False

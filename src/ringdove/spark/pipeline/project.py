@@ -18,13 +18,15 @@ from ringdove.serving import find_or_start
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ringdove.client.options import QueueArguments
+
 SPEC = "spark-pipeline.yml"
 
 #: Seconds for which the server of a data directory waits for somebody to connect.
 _IDLE_S = 5
 
 #: What a pipeline sends is not sent twice; what nobody takes is kept for two weeks.
-_SENT_TO = {"delivery": "exactly-once", "retention_ms": 14 * 86_400_000}
+_SENT_TO: QueueArguments = {"delivery": "exactly-once", "retention_ms": 14 * 86_400_000}
 
 
 class Project(NamedTuple):
@@ -147,6 +149,7 @@ def make_queues(project: Project, connection: Connection) -> None:
         connection.create_queue(project.results, **_SENT_TO)
     dead = queues.get(project.dead_letters)
     if dead is None:
-        connection.create_queue(project.dead_letters, **_SENT_TO, body_bytes_max=most)
+        settings: QueueArguments = {**_SENT_TO, "body_bytes_max": most}
+        connection.create_queue(project.dead_letters, **settings)
     elif dead.settings().body_bytes_max < most:
         dead.configure(body_bytes_max=most)

@@ -68,7 +68,7 @@ def apply_append(append: Append, growth: Growth, txn: Any, db: dict[str, Any], n
             f"What stripe {tuple(state.id)} remembers of a sender is damaged: {error} "
             "Run 'ringdove fsck'."
         ) from error
-    stripe.make_room(growth.nbytes + planned.nbytes, state)
+    stripe.make_room(growth.nbytes + planned.nbytes, state, state.log_head)
     for producer, known in planned.producers.items():
         txn.put(state.key + producer, encode(known), db=db["producers"])
     if planned.ids:

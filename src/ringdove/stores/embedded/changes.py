@@ -15,6 +15,7 @@ from ringdove.stores.embedded.state import (
     NUMBER,
     StripeRecord,
     SubscriptionRecord,
+    decode_stripe,
     decode_subscription,
     encode,
     under,
@@ -64,19 +65,23 @@ Make = partial[Change]
 def configuring(state: StripeState, settings: QueueSettings, version: int) -> Make:
     """Gives a stripe newer settings."""
     taking_back: list[Callable[[], None]] = []
-    record = StripeRecord(settings.encode(), version, state.stripe.epoch)
 
     def edit(txn: Any) -> None:
-        taking_back.append(state.check(0).configure(settings, version))
+        stripe, db = state.check(0), state.env.db["stripes"]
+        before = decode_stripe(txn.get(state.key, db=db))
+        copied = before.copied or stripe.settings.relayed
+        taking_back.append(stripe.configure(settings, version))
         state.expire_due_ms = 0
-        txn.put(state.key, encode(record), db=state.env.db["stripes"])
+        record = StripeRecord(settings.encode(), version, stripe.epoch, copied)
+        txn.put(state.key, encode(record), db=db)
 
     def undo() -> None:
         while taking_back:
             taking_back.pop()()
             state.expire_due_ms = 0
 
-    return partial(Change, edit, undo)
+    # Whoever waits must learn of the new settings.
+    return partial(Change, edit, undo, publish=state.announce)
 
 
 def subscribing(state: StripeState, subscription: str, start: Start) -> Make:
@@ -99,10 +104,10 @@ def subscribing(state: StripeState, subscription: str, start: Start) -> Make:
     def undo() -> None:
         while added:
             added.pop()
-            state.stripe.subscriptions.pop(subscription, None)
+            state.stripe.unsubscribe(subscription)
             state.numbers.pop(subscription, None)
 
-    return partial(Change, edit, undo)
+    return partial(Change, edit, undo, publish=state.announce)
 
 
 def unsubscribing(state: StripeState, subscription: str) -> Make:
@@ -110,7 +115,7 @@ def unsubscribing(state: StripeState, subscription: str) -> Make:
     removed: list[tuple[Index, int]] = []
 
     def edit(txn: Any) -> None:
-        index = state.stripe.subscriptions.pop(subscription, None)
+        index = state.stripe.unsubscribe(subscription)
         if index is None:
             return
         number = state.numbers.pop(subscription)
@@ -127,7 +132,8 @@ def unsubscribing(state: StripeState, subscription: str) -> Make:
             state.stripe.subscriptions[subscription] = index
             state.numbers[subscription] = number
 
-    return partial(Change, edit, undo)
+    # Whoever waits there waits for nothing.
+    return partial(Change, edit, undo, publish=state.announce)
 
 
 def claiming(

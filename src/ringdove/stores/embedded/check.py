@@ -142,7 +142,7 @@ def _check_stripe(
     txn: Any,
     env: Environment,
     key: bytes,
-    record: Any,
+    record: StripeRecord,
     report: Report,
     on_progress: Callable[[Report], None],
 ) -> None:
@@ -158,7 +158,7 @@ def _check_stripe(
         report.faults.append(f"{label} has a damaged tail.")
         return
     # A relay's copy lacks what its origin had lost or trimmed before it came.
-    relayed = QueueSettings.decode(record.settings).relayed
+    relayed = record.copied or QueueSettings.decode(record.settings).relayed
     nbytes, head, at = 0, None, None
     for log_key, value in under(txn, env.db["log"], key):
         nbytes += len(value)
@@ -194,7 +194,7 @@ def _check_subscriptions(
     txn: Any,
     env: Environment,
     key: bytes,
-    record: Any,
+    record: StripeRecord,
     tail: int,
     head: int,
     label: str,
@@ -215,7 +215,7 @@ def _check_subscriptions(
             continue
         if not sub.floor <= tail:
             report.faults.append(f"{label}: {name!r} is done up to {sub.floor}, beyond {tail}.")
-        if sub.floor < head and not stripe.settings.relayed:
+        if sub.floor < head and not (record.copied or stripe.settings.relayed):
             report.faults.append(f"{label}: {name!r} still wants {sub.floor}, trimmed to {head}.")
         report.faults += [f"{label}: {name!r}: {fault}." for fault in index.audit(tail)]
 

@@ -34,6 +34,7 @@ import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import lmdb
 
@@ -75,6 +76,19 @@ _READERS_MAX = 512
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
+#: Directories that this process has open.
+_opened: WeakSet[Directory] = WeakSet()
+
+
+def _leave() -> None:
+    """After a fork, in the new process: the lock is the other's, and must not outlive it here."""
+    for directory in list(_opened):
+        os.close(directory.take_lock())
+
+
+os.register_at_fork(after_in_child=_leave)
+
+
 class Directory:
     """A data directory opened for writing: checked, locked, with its reserve."""
 
@@ -83,16 +97,17 @@ class Directory:
         try:
             path.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
             self._refuse_foreign()
-            self._lock_fd = self._lock()
+            self.lock_fd = self._lock()
+            _opened.add(self)
         except OSError as error:
             raise self._unusable(error) from error
         try:
             self._prepare()
         except OSError as error:
-            os.close(self._lock_fd)
+            self.let_go()
             raise self._unusable(error) from error
         except BaseException:
-            os.close(self._lock_fd)
+            self.let_go()
             raise
         self.hold_reserve()
 
@@ -129,7 +144,20 @@ class Directory:
         boot = self.path / "memory.boot"
         if clean:
             boot.unlink(missing_ok=True)
-        os.close(self._lock_fd)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Give the lock up, for processes forked from this one too, which may not have run yet."""
+        fd = self.take_lock()
+        if fd >= 0:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            os.close(fd)
+
+    def take_lock(self) -> int:
+        """Hand the descriptor of the lock over; -1 if it is gone."""
+        _opened.discard(self)
+        fd, self.lock_fd = self.lock_fd, -1
+        return fd
 
     def hold_reserve(self) -> None:
         """Set the reserve aside, or on a disk that is nearly full whatever is left of it."""
@@ -160,14 +188,19 @@ class Directory:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "another process"
+            own = any(os.path.sameopenfile(fd, other.lock_fd) for other in _opened)
             os.close(fd)
             raise StoreLocked(
-                f"The data directory {self.path} is in use by process {holder}. One process writes "
-                "to it at a time: stop that one or, if it is a server, use its URL: --url "
-                'ringdove://HOST:PORT, or ringdove.connect("ringdove://HOST:PORT").'
+                f"The data directory {self.path} {_in_use(None if own else holder)}"
             ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            # Whose it is, is said for others: a full disk is no reason not to open.
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                os.close(fd)
+                raise
         return fd
 
     def _check_format(self) -> None:
@@ -185,6 +218,17 @@ class Directory:
             shutil.rmtree(_old(self.path / "memory"), ignore_errors=True)
         if not boot.exists() or boot.read_text() != current:
             write_synced(boot, current)
+
+
+def _in_use(holder: str | None) -> str:
+    """Who has a directory open, None for this process; and what to do."""
+    if holder is None:
+        return "is open in this process: use that connection, which threads may share, or close it."
+    return (
+        f"is in use by process {holder}. One process writes to it at a time: stop that one or, if "
+        "it is a server, use its URL: --url ringdove://HOST:PORT, or "
+        'ringdove.connect("ringdove://HOST:PORT").'
+    )
 
 
 class Environment:

@@ -41,9 +41,11 @@ def reading(env: Environment) -> Iterator[Any]:
     except lmdb.Error as error:
         raise translated(error, env.path) from error
     except _DAMAGE as error:
-        raise StoreCorrupted(
-            f"A record in {env.path} is damaged: {error} Run 'ringdove fsck'."
-        ) from error
+        raise _damaged(env, error) from error
+
+
+def _damaged(env: Environment, error: Exception) -> StoreCorrupted:
+    return StoreCorrupted(f"A record in {env.path} is damaged: {error} Run 'ringdove fsck'.")
 
 
 def get(env: Environment, key: str, now_ms: int) -> Record | None:
@@ -85,12 +87,13 @@ def remove_edit(
 def scan(env: Environment, prefix: str, after: str, count_max: int, now_ms: int) -> list[Record]:
     """Live records in key order."""
     found: list[Record] = []
+    start = after.encode() + b"\0" if after else b""
     with reading(env) as txn:
-        for key, value in under(txn, env.db["records"], prefix.encode()):
-            record = live(Record(key.decode(), *_decode(value)), now_ms)
+        for key, value in under(txn, env.db["records"], prefix.encode(), start):
             if len(found) >= count_max:
                 break
-            if record is not None and record.key > after:
+            record = live(Record(key.decode(), *_decode(value)), now_ms)
+            if record is not None:
                 found.append(record)
     return found
 
@@ -127,4 +130,7 @@ def _get(txn: Any, env: Environment, key: str, now_ms: int) -> Record | None:
     if not 0 < len(key.encode()) <= RECORD_KEY_BYTES_MAX:
         return None
     raw = txn.get(key.encode(), db=env.db["records"])
-    return None if raw is None else live(Record(key, *_decode(raw)), now_ms)
+    try:
+        return None if raw is None else live(Record(key, *_decode(raw)), now_ms)
+    except _DAMAGE as error:  # An edit must not fail with all others of its commit.
+        raise _damaged(env, error) from error

@@ -43,6 +43,8 @@ class StripeRecord(NamedTuple):
     settings: bytes
     version: int
     epoch: int
+    #: Whether it was a relay's copy once, so that offsets may be missing.
+    copied: bool = False
 
 
 class SubscriptionRecord(NamedTuple):
@@ -202,6 +204,13 @@ class StripeState:
             stripe.head = block.end
         return stripe.head > before
 
+    def in_use(self, now_ms: int) -> bool:
+        """Whether somebody waits here, or streams: what only memory knows of that must stay."""
+        return self.watch.awaited or any(
+            index.held is not None and index.held.until_ms > now_ms
+            for index in self.stripe.subscriptions.values()
+        )
+
     def check(self, version: int) -> Stripe:
         """The stripe, unless it is gone or the caller's settings are old."""
         if self.deleted:
@@ -313,10 +322,10 @@ def load_index(
     return index
 
 
-def under(txn: Any, db: Any, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """All entries whose key starts with `prefix`, in order."""
+def under(txn: Any, db: Any, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    """All entries whose key starts with `prefix`, in order, from the key `start` on."""
     cursor = txn.cursor(db)
-    found = cursor.set_range(prefix)
+    found = cursor.set_range(max(prefix, start))
     while found and (key := bytes(cursor.key())).startswith(prefix):
         yield key, cursor.value()
         found = cursor.next()

@@ -85,6 +85,8 @@ class EmbeddedStore(local.OneNode):
         self._states: dict[StripeId, StripeState] = {}
         #: Dropped stripes that somebody still works with: there is never a second state for one.
         self._evicted: WeakValueDictionary[StripeId, StripeState] = WeakValueDictionary()
+        #: Stripes loaded at which to look again for some to drop, if there are very many.
+        self._crowd = 0
         self._closed = False
         #: Set where somebody else may take over: asked before every operation.
         self.oversight: Oversight | None = None
@@ -97,16 +99,24 @@ class EmbeddedStore(local.OneNode):
             if maybe_find(self.path / "memory") is not None:
                 self._open("memory")
         except BaseException:
+            # Nothing may go on writing: somebody else may open the directory next.
+            for writer in self._writers.values():
+                writer.close()
+                writer.env.close()
             self._directory.close(clean=False)
             raise
 
     def _open(self, durability: Durability) -> Writer:
         env = Environment(self.path / durability, durability)
-        with env.lmdb.begin() as txn:
-            written = txn.get(b"clock", db=env.db["meta"])
-            graves = [key for key, _ in under(txn, env.db["graves"], b"")]
-        if written is not None:
-            self._resume_clock(written, env)
+        try:
+            with env.lmdb.begin() as txn:
+                written = txn.get(b"clock", db=env.db["meta"])
+                graves = [key for key, _ in under(txn, env.db["graves"], b"")]
+            if written is not None:
+                self._resume_clock(written, env)
+        except BaseException:
+            env.lmdb.close()
+            raise
         writer = Writer(env, self._directory, self.clock, self._lock, self._cache)
         writer.shipping = self._shipping
         writer.graves = graves
@@ -167,7 +177,6 @@ class EmbeddedStore(local.OneNode):
         """See StripeStore."""
         state = self._state(stripe)
         await self._submit(state, configuring(state, settings, version))
-        state.announce()  # Whoever waits must learn of the new settings.
 
     async def delete(self, stripe: StripeId) -> None:
         """See StripeStore."""
@@ -261,8 +270,7 @@ class EmbeddedStore(local.OneNode):
             self._writer(state).touch(state)
         return Delivery(
             stripe.epoch,
-            hold(index, leased.runs, state, now_ms),
-            hold(index, leased.dead, state, now_ms),
+            *hold(index, leased, state, now_ms),
             leased.more,
             index.due_ms(now_ms, stripe.tail),
         )
@@ -273,9 +281,12 @@ class EmbeddedStore(local.OneNode):
         """See StripeStore."""
         state = self._state(stripe)
         answers = self._settle(state, subscription, claims, version, local.acknowledging)
-        await self._submit(state, Barrier)
-        if state.stripe.settings.ordered:
-            state.announce()
+        try:
+            await self._submit(state, Barrier)
+        finally:
+            # Also if nobody waits for the answer any more, or it is an error: others may go on.
+            if state.stripe.settings.ordered:
+                state.announce()
         return answers
 
     async def extend(
@@ -365,7 +376,6 @@ class EmbeddedStore(local.OneNode):
         check_name(subscription, "subscription")
         state = self._state(stripe)
         offset: int = await self._submit(state, subscribing(state, subscription, start))
-        state.announce()
         return offset
 
     async def unsubscribe(self, stripe: StripeId, subscription: str) -> None:
@@ -523,14 +533,21 @@ class EmbeddedStore(local.OneNode):
 
     def _evict(self) -> None:
         """Make room for one more loaded stripe by dropping some that have nothing to write."""
-        if len(self._states) < limits.STRIPES_LOADED_MAX:
+        if len(self._states) < max(limits.STRIPES_LOADED_MAX, self._crowd):
             return
+        now_ms = self.clock.now_ms()
         dirty = {state for writer in self._writers.values() for state in writer.dirty}
-        idle = [key for key, state in self._states.items() if state not in dirty]
+        idle = [
+            key
+            for key, state in self._states.items()
+            if state not in dirty and not state.in_use(now_ms)
+        ]
         for key in idle[: len(self._states) // 4]:
             state = self._states.pop(key)
             self._evicted[key] = state
             state.announce()
+        # All are looked at, so not again before there are some more.
+        self._crowd = len(self._states) * 5 // 4
 
     def _writer(self, state: StripeState) -> Writer:
         return self._writers[state.env.durability]

@@ -393,6 +393,8 @@ class GroupCommit:
         self._now_ms = writer.clock.now_ms()
         self._growth: dict[StripeState, Growth] = {}
         self._changes: list[tuple[StripeState, str, Index, IndexChanges]] = []
+        #: Whose changes were asked for, noted first.
+        self._asked: list[tuple[StripeState, Index]] = []
         self._touched: set[StripeState] = set()
         self._applied: list[Change] = []
         #: Appends left to the next commit, and the stripes where nothing may overtake them.
@@ -419,6 +421,7 @@ class GroupCommit:
             if state.deleted:
                 continue
             for name, index in state.stripe.subscriptions.items():
+                self._asked.append((state, index))
                 changes = index.changes()
                 if changes is not None:
                     self._changes.append((state, name, index, changes))
@@ -464,6 +467,8 @@ class GroupCommit:
         writer = self._writer
         with writer.lock:
             writer.graves = [key for key in writer.graves if key not in self._buried]
+            for _, index in self._asked:
+                index.handed = None
             for state, growth in self._growth.items():
                 if not state.deleted:
                     self._show(state, growth)
@@ -513,9 +518,9 @@ class GroupCommit:
                         undo()
                 except Exception:  # noqa: BLE001  the others must be taken back all the same
                     _log.exception("A failed change of %s was not taken back.", writer.env.path)
-            for _, _, index, changes in self._changes:
-                index.put_back(changes)
-            writer.dirty |= self._touched | {state for state, _, _, _ in self._changes}
+            for _, index in self._asked:
+                index.put_back()
+            writer.dirty |= self._touched | {state for state, _ in self._asked}
 
     def _growth_of(self, state: StripeState) -> Growth:
         growth = self._growth.get(state)

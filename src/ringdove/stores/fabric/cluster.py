@@ -9,12 +9,13 @@ not have them all the same gets them on first use.
 from __future__ import annotations
 
 import binascii
+import contextlib
 import random
 import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from ringdove.errors import ConnectionClosed, StoreUnavailable
+from ringdove.errors import ConnectionClosed, StoreFull, StoreUnavailable
 from ringdove.pending import Pending, Runner
 from ringdove.stores.fabric import library
 from ringdove.stores.fabric.watching import Watcher
@@ -71,6 +72,8 @@ class Cluster:
         self._watcher = Watcher(
             self._make_node, self._refresh_some_time, self._loop.loop, self.master, self._notice
         )
+        #: Coroutines that the connections' thread drives, by their results.
+        self._driven: dict[Pending[Any], Coroutine[Any, Any, Any]] = {}
         self._nodes: dict[NodeAddress, Node] = {}
         self._synced: dict[NodeAddress, Synced] = {}
         #: Connections for requests that are waited for, to be closed at the end.
@@ -99,12 +102,16 @@ class Cluster:
             for node in (*self._nodes.values(), *self._others):
                 self._loop.loop.call_soon_threadsafe(node.close)
             self._loop.stop()
+            self._end_driven()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Pending[T]:
         """Have a coroutine of the store driven by the connections' own thread, in turn."""
         result: Pending[T] = Pending()
+        self._driven[result] = coroutine
 
         def settle(value: Any, error: BaseException | None) -> None:
+            if self._driven.pop(result, None) is None:
+                return
             if error is None:
                 result.resolve(value)
             else:
@@ -113,9 +120,17 @@ class Cluster:
         try:
             self._loop.loop.call_soon_threadsafe(self._runner.spawn, coroutine, settle)
         except RuntimeError:
-            coroutine.close()
-            result.fail(ConnectionClosed("The store has been closed."))
+            self._end_driven()
         return result
+
+    def _end_driven(self) -> None:
+        """Fail what nobody drives any more."""
+        for result in list(self._driven):
+            coroutine = self._driven.pop(result, None)
+            if coroutine is not None:
+                with contextlib.suppress(ValueError):  # The thread did not end in time.
+                    coroutine.close()
+                result.fail(ConnectionClosed("The store has been closed."))
 
     def watch(self, channel: str, slot: int) -> None:
         """Have notices of a channel delivered to `on_notice`, in the connections' thread."""
@@ -187,6 +202,8 @@ class Cluster:
                         loaded.add(address)
                         continue
                     failure = obstacle or error
+                elif error.word == "OOM":
+                    raise StoreFull(f"Node {address} has no room left: {error}.") from error
                 elif error.word not in _PASSING:
                     raise StoreUnavailable(f"Node {address} refused: {error}.") from error
             except NodeLost as error:
@@ -237,6 +254,8 @@ class Cluster:
     ) -> None:
         address = node.address
         while not await pending.until(min(_SILENCE_S, max(0.0, deadline_s - time.monotonic()))):
+            if self._closed:
+                raise ConnectionClosed("The store has been closed.")
             node.check()
             if time.monotonic() < deadline_s:
                 await self._refresh_together(deadline_s)
@@ -292,6 +311,11 @@ class Cluster:
         if time.monotonic() > deadline_s:
             places = ", ".join(map(str, self._seeds))
             reason = str(failure).rstrip(".")
+            if "cluster support disabled" in reason:
+                raise StoreUnavailable(
+                    f"Redis at {places} is no node of a cluster, which a fabric needs: 'ringdove "
+                    "cluster up' makes one on this machine."
+                )
             raise StoreUnavailable(f"No node of the cluster at {places} answers: {reason}.")
 
     async def _refresh_together(self, deadline_s: float) -> None:

@@ -443,10 +443,31 @@ function Stripe:is_done(sub, lo, hi)
   return left and number_at(left, 14) >= hi
 end
 
--- Passes over offsets that were never stored.
+-- Passes over offsets that were never stored. Those of a later epoch may be done already: none counts twice.
 function Stripe:skip(sub, lo, hi)
-  if not self:is_done(sub, lo, hi) then self:add_done(sub, lo, hi) end
+  if not self:is_done(sub, lo, hi) then
+    if sub.above > 0 then
+      for _, member in ipairs(self:some(sub.own .. 'd' .. be(lo), sub.own .. 'd' .. be(hi), WORDS_MAX)) do
+        self:remove(member)
+        sub.above = sub.above - (number_at(member, 14) - number_at(member, 6))
+      end
+    end
+    self:add_done(sub, lo, hi)
+  end
   sub.scan = hi
+end
+
+-- Whether messages are done behind others that are not. Offsets that were never given out are done, and do not count.
+function Stripe:is_done_apart(sub)
+  local from = sub.own .. 'd'
+  while sub.above > 0 do
+    local member = self:first(from, sub.own .. 'e')
+    if not member then break end
+    local note = self:note_at(number_at(member, 6))
+    if note and note.base < number_at(member, 14) then return true end
+    from = member .. '\0'
+  end
+  return false
 end
 
 -- Runs -----------------------------------------------------------------------------------------
@@ -1165,6 +1186,9 @@ function Lease:hand_out(run, till)
   return {run.lo, run.hi, run.token, till, run.receives, run.first}
 end
 
+-- Whether something at the end is not shown; whoever has appended it may be gone.
+function Stripe:unstable() return self.tail > self.stable and 1 or 0 end
+
 function Stripe:something_ready(sub)
   if self.order == 'key' then return self:first(sub.own .. 'q', sub.own .. 'r') end
   return self:first(sub.own .. 'r', sub.own .. 's')
@@ -1216,8 +1240,7 @@ local function lease(keys, args)
   local due = stripe:due(sub)
   local wait = due < 0 and -1 or due - stripe.now
   stripe:save(true)
-  local unstable = stripe.tail > stripe.stable and 1 or 0
-  return {stripe.epoch, runs, dead, exhausted and 0 or 1, wait, unstable, stripe:era()}
+  return {stripe.epoch, runs, dead, exhausted and 0 or 1, wait, stripe:unstable(), stripe:era()}
 end
 
 -- Settling -------------------------------------------------------------------------------------
@@ -1311,7 +1334,7 @@ end
 function acts.unlease(self, sub, claim)
   local count = 0
   for _, run in ipairs(self:carve(sub, claim)) do
-    run.receives = run.receives - 1
+    if run.released == 0 then run.receives = run.receives - 1 end -- Said twice, it is taken back once.
     if run.receives == 0 then run.first = 0 end
     run.state, run.released, run.till = IS_WAITING, 1, self.now
     self:enter(sub, run)
@@ -1461,10 +1484,11 @@ local function claim(keys, args)
     self:save()
     return {0, 0}
   end
-  if sub.leased > 0 or sub.delayed > 0 or sub.above > 0 then
+  local apart = self:is_done_apart(sub)
+  if sub.leased > 0 or sub.delayed > 0 or apart then
     raise('subscription_busy', string.format("Subscription '%s' is received from: %.0f messages are leased, "
-      .. '%.0f wait and %.0f are done out of order. Stream from a subscription of its own.', args[2], sub.leased,
-      sub.delayed, sub.above))
+      .. '%.0f wait and %s are done out of order. Stream from a subscription of its own.', args[2], sub.leased,
+      sub.delayed, apart and 'some' or 'none'))
   end
   sub.fence = sub.fence + 1
   sub.owner, sub.held = args[3], self.now + tonumber(args[4])
@@ -1491,12 +1515,13 @@ local function hold(keys, args)
   return 1
 end
 
--- args: now, subscription, offset, fence, trim limit. Answers whether to call again.
+-- args: now, subscription, offset, fence, trim limit. Answers whether to call again. What a reader has seen may be
+-- above `stable` on a master that has just taken over.
 local function commit(keys, args)
   local self = load(keys, '0', args[1], args[2])
   local fence = tonumber(args[4])
   local sub = fence > 0 and self:check_fence(args[2], fence) or self:subscription(args[2])
-  local offset = math.min(tonumber(args[3]), self.stable)
+  local offset = math.min(tonumber(args[3]), self.tail)
   local reached = self:drop_subscription_below(sub, offset)
   self:tidy(tonumber(args[5]))
   self:save()
@@ -1564,7 +1589,8 @@ local function delayed_from(blocks, offset)
   return blocks[lo].count - math.max(0, offset - blocks[lo].base)
 end
 
--- args: now, trim limit, promote limit. The last of the answer says whether to call again for the exact truth.
+-- args: now, trim limit, promote limit. The last two of the answer say whether to call again for the exact truth, and
+-- whether something is not shown.
 local function stats(keys, args)
   local self = load(keys, '0', args[1])
   self:tidy(tonumber(args[2]))
@@ -1582,15 +1608,15 @@ local function stats(keys, args)
   end
   self:save(true)
   return {self.epoch, self.head, self.stable, self.nbytes, math.max(0, self.oldest), subs,
-    (left == 0 or behind) and 1 or 0}
+    (left == 0 or behind) and 1 or 0, self:unstable()}
 end
 
--- args: now, trim limit. Answers era, head, visible tail.
+-- args: now, trim limit. Answers era, head, visible tail, and whether something is not shown.
 local function bounds(keys, args)
   local self = load(keys, '0', args[1])
   self:tidy(tonumber(args[2]))
   self:save(true)
-  return {self:era(), self.head, self.stable}
+  return {self:era(), self.head, self.stable, self:unstable()}
 end
 
 -- args: time. Answers the first offset stored then or later.

@@ -53,6 +53,9 @@ class Place:
         self.gone = False
         #: What its master's answers have named last: in another era others may be in the log.
         self.era = b""
+        #: What sees to it that the end is shown, if something does, and when that was begun last.
+        self.settling: Pending[None] | None = None
+        self.settled_s = float("-inf")
         #: Blocks that were read or appended lately, and how large they are about.
         self.blocks: deque[Block] = deque()
         self.block_bytes = _BLOCK_BYTES_GUESS

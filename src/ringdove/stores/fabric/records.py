@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ringdove.clock import Clock, SystemClock
-from ringdove.errors import StoreUnavailable
+from ringdove.errors import RecordConflict, StoreUnavailable
 from ringdove.stores.base import Record
 from ringdove.stores.fabric.cluster import Cluster, slot_of
 from ringdove.stores.fabric.wire import WAIT_MS, Copies
@@ -69,10 +69,21 @@ class FabricRecords:
     async def _look_up(self, name: str, *arguments: Word) -> Any:
         return accepted(await self._call(RECORDS_SLOT, fcall(name, _KEYS, arguments)))
 
-    async def _write_record(self, name: str, *arguments: Word) -> Any:
+    async def _write_record(self, name: str, *arguments: Word) -> tuple[Any, bool]:
+        """What is answered, a RecordConflict too; and whether it was asked more than once."""
         command = fcall(name, _KEYS, arguments)
-        reply = await self._ask_copied(RECORDS_SLOT, command, self._a_second)
-        return accepted(reply)
+        asked = 0
+
+        def attempt() -> list[Sequence[Word]]:
+            nonlocal asked
+            asked += 1
+            return [command]
+
+        reply = await self._ask_copied(RECORDS_SLOT, attempt, self._a_second)
+        try:
+            return accepted(reply), asked > 1
+        except RecordConflict as conflict:
+            return conflict, asked > 1
 
     async def get(self, key: str) -> Record | None:
         """See RecordStore."""
@@ -85,15 +96,29 @@ class FabricRecords:
         """See RecordStore."""
         check_record(key, value)
         wanted: Word = "" if expect is None else expect
-        version = await self._write_record(
-            "record_put", self._now(), key, value, wanted, expires_ms
-        )
-        return Record(key, value, version, expires_ms)
+        arguments = (self._now(), key, value)
+        told, again = await self._write_record("record_put", *arguments, wanted, expires_ms)
+        if (
+            isinstance(told, RecordConflict)
+            and again
+            and expect is not None
+            and await self.get(key) == Record(key, value, expect + 1, expires_ms)
+        ):
+            # The first attempt was carried out, and its answer lost.
+            told, _ = await self._write_record("record_put", *arguments, expect + 1, expires_ms)
+        if isinstance(told, RecordConflict):
+            raise told
+        return Record(key, value, told, expires_ms)
 
     async def remove(self, key: str, expect: int | None = None) -> bool:
         """See RecordStore."""
         wanted: Word = "" if expect is None else expect
-        return bool(await self._write_record("record_remove", self._now(), key, wanted))
+        told, again = await self._write_record("record_remove", self._now(), key, wanted)
+        if isinstance(told, RecordConflict):
+            if again and expect and await self.get(key) is None:
+                return True  # By the first attempt, as far as anybody can tell.
+            raise told
+        return bool(told)
 
     async def scan(self, prefix: str, after: str = "", count_max: int = 1000) -> list[Record]:
         """See RecordStore."""

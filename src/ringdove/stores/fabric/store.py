@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from typing import TYPE_CHECKING, Any
 
 from ringdove import limits
@@ -23,6 +24,7 @@ from ringdove.errors import (
     QueueNotFound,
     StoreUnavailable,
 )
+from ringdove.pending import Pending
 from ringdove.stores.base import (
     Claim,
     Claimed,
@@ -49,6 +51,7 @@ from ringdove.stores.fabric.words import (
     segment_words,
     settings_words,
 )
+from ringdove.stores.local import divide
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -57,7 +60,6 @@ if TYPE_CHECKING:
     from ringdove.core.block import Block
     from ringdove.core.dedup import Segment
     from ringdove.core.settings import QueueSettings
-    from ringdove.pending import Pending
     from ringdove.stores.fabric.cluster import Attempt
     from ringdove.stores.fabric.wire import Word
 
@@ -233,6 +235,34 @@ class FabricStore(FabricRecords):
         [tail] = await self._change(place, self._touch(place))
         self._show(place, int(tail))
 
+    async def _await_tail(self, place: Place) -> bool:
+        """Have `_settle_tail` done, not too often; answers whether it is.
+
+        As a rule who has appended something shows it in a moment. With copies that are late it goes
+        on beside, and those who wait are told in the end.
+        """
+        if place.settling is not None and not place.settling.done:
+            return False
+        now_s = time.monotonic()
+        often = now_s - place.settled_s < _SETTLE_AGAIN_S
+        place.settled_s = now_s
+        pause_s = _SETTLE_AGAIN_S if often else 0.0
+        settling = self._cluster.submit(self._keep_settling(place, pause_s))
+        place.settling = settling
+        return not often and await settling.until(_SETTLE_S) and settling.error() is None
+
+    async def _keep_settling(self, place: Place, pause_s: float) -> None:
+        while True:
+            if pause_s:
+                await Pending[None]().until(pause_s)
+            try:
+                await self._settle_tail(place)
+            except StoreUnavailable:
+                pause_s = _SETTLE_PAUSE_S
+            else:
+                break
+        place.announce()
+
     def submit_append(
         self, stripe: StripeId, segments: Sequence[Segment], version: int
     ) -> Pending[list[Appended | ClientError]]:
@@ -280,12 +310,9 @@ class FabricStore(FabricRecords):
             run = LeasedRun(int(lo), int(hi), int(token, 16), int(until), receives, int(first))
             held = await self._parts(place, run.lo, run.hi, left) if left > 0 else []
             left -= sum(part.share_bytes for part in held)
-            end = held[-1].block.base + held[-1].stop if held else run.lo
-            if left <= 0 and end < run.hi:
-                rest.append(run._replace(lo=end))
-                run = run._replace(hi=end)
-            if run.hi > run.lo:
-                found.append(Delivered(run, held))
+            delivered, more = divide(run, held, left)
+            found += [delivered] if delivered is not None else []
+            rest += [more] if more is not None else []
         return found, rest
 
     async def acknowledge(
@@ -368,7 +395,9 @@ class FabricStore(FabricRecords):
 
     async def unsubscribe(self, stripe: StripeId, subscription: str) -> None:
         """See StripeStore."""
-        await self._decide(self._place(stripe), "unsubscribe", self._now(), subscription)
+        place = self._place(stripe)
+        await self._decide(place, "unsubscribe", self._now(), subscription)
+        place.announce()
 
     async def claim(
         self, stripe: StripeId, subscription: str, owner: bytes, lease_ms: int
@@ -422,12 +451,17 @@ class FabricStore(FabricRecords):
 
     async def stats(self, stripe: StripeId) -> StripeStats:
         """See StripeStore."""
+        place = self._place(stripe)
         more = True
+        settled = False
         while more:  # Leases that have ended are noticed some at a time.
-            epoch, head, tail, nbytes, oldest, subs, more = await self._ask(
-                self._place(stripe), "stats", self._now(), limits.TRIM_BLOCKS_PER_COMMIT_MAX,
+            epoch, head, tail, nbytes, oldest, subs, more, unstable = await self._ask(
+                place, "stats", self._now(), limits.TRIM_BLOCKS_PER_COMMIT_MAX,
                 limits.PROMOTE_PER_CALL_MAX,
             )  # fmt: skip
+            if unstable and not settled:
+                settled = await self._await_tail(place)
+                more = more or settled
         found = [
             SubscriptionStats(name.decode(), int(floor), max(0, int(waiting)), leased, delayed)
             for name, floor, waiting, leased, delayed in subs
@@ -454,25 +488,27 @@ class FabricStore(FabricRecords):
     ) -> list[Block]:
         """See StripeStore."""
         place = self._place(stripe)
-        era, head, tail = await self._ask(
-            place, "bounds", self._now(), limits.TRIM_BLOCKS_PER_COMMIT_MAX
-        )
-        self._cache.see(place, era)
-        if offset < int(head):
-            raise OffsetTrimmed(
-                f"Offset {offset} has been trimmed; the oldest one stored is {int(head)}."
-            )
+        head, tail, unstable = await self._bounds(place)
+        if unstable and offset >= tail and await self._await_tail(place):
+            head, tail, _ = await self._bounds(place)
+        _check_readable(offset, head)
         found: list[Block] = []
-        while offset < int(tail) and messages_max > 0 and (bytes_max > 0 or not found):
-            wanted = min(int(tail), offset + messages_max)
+        while offset < tail and messages_max > 0 and (bytes_max > 0 or not found):
+            wanted = min(tail, offset + messages_max)
             blocks = await self._blocks(place, offset, wanted)
+            if not blocks or blocks[0].base > offset:
+                # Skipped by an epoch; or trimmed since, which must not look the same.
+                head, _, _ = await self._bounds(place)
+                if found and offset < head:
+                    break
+                _check_readable(offset, head)
             if not blocks:
                 break
             for block in blocks:
                 if messages_max <= 0 or (bytes_max <= 0 and found):
                     break
                 start = max(0, offset - block.base)
-                stop = min(block.count, start + messages_max, int(tail) - block.base)
+                stop = min(block.count, start + messages_max, tail - block.base)
                 if stop <= start:
                     return found
                 part = block.slice(start, stop)
@@ -481,6 +517,13 @@ class FabricStore(FabricRecords):
                 bytes_max -= part.nbytes
                 offset = part.end
         return found
+
+    async def _bounds(self, place: Place) -> tuple[int, int, bool]:
+        """The oldest offset, the end of what is shown, and whether there is more."""
+        most = limits.TRIM_BLOCKS_PER_COMMIT_MAX
+        era, head, tail, unstable = await self._ask(place, "bounds", self._now(), most)
+        self._cache.see(place, era)
+        return int(head), int(tail), bool(unstable)
 
     async def find(self, stripe: StripeId, time_ms: int) -> int:
         """See StripeStore."""
@@ -525,8 +568,17 @@ class FabricStore(FabricRecords):
         return blocks
 
 
+def _check_readable(offset: int, head: int) -> None:
+    if offset < head:
+        raise OffsetTrimmed(f"Offset {offset} has been trimmed; the oldest one stored is {head}.")
+
+
 #: Seconds for the answer to a lease.
 _SOON_S = 1.0
+
+#: Seconds to wait until what others have appended is shown, between two looks after that, and
+#: between two attempts while copies are missing.
+_SETTLE_S, _SETTLE_AGAIN_S, _SETTLE_PAUSE_S = 0.25, 0.1, 1.0
 
 #: Claims that one call settles: it must not hold a node up.
 _CLAIMS_PER_CALL_MAX = 1_000

@@ -4,8 +4,8 @@ Every change of a stripe is published on a channel of its own, in its slot, and 
 receivers listens. An append that still lacks its copies is published as well: if nobody says that
 it has them, for whoever should have is gone, it is time to look. A channel moves with its slot's
 master. Once a second each one is checked against the map of the cluster, and each node is made to
-say something, so that a dead connection is noticed; whenever a channel was joined anew, notices may
-have been missed, and that counts as one.
+say something, so that a dead connection is noticed; whenever a node says that a channel was joined
+anew, notices may have been missed, and that counts as one.
 """
 
 from __future__ import annotations
@@ -108,7 +108,6 @@ class Watcher:
         if address is not None and self._joined.get(channel) != address and not self._closed:
             self._joined[channel] = address
             self._node(address).tell(("SSUBSCRIBE", channel))
-            self._on_notice(channel)
 
     def _leave(self, channel: bytes) -> None:
         if channel in self._wanted:  # Again, by now.
@@ -147,6 +146,7 @@ class Watcher:
         if node is None:
             node = self._nodes[address] = self._make_node(address)
             node.on_message = self._hear
+            node.on_joined = self._on_notice
             node.on_left = partial(self._left, address)
             node.on_lost = lambda: self._forget(address)
         return node

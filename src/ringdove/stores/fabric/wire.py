@@ -118,7 +118,8 @@ class Node:
         #: Called with each message of a sharded channel: its name, and what it says; and when the
         #: node is lost or refuses. A node that listens is asked for nothing else.
         self.on_message: Callable[[bytes, bytes], None] | None = None
-        #: Called with the name of a channel that is not listened to any more.
+        #: Called with the name of a channel that is listened to from now on, or not any more.
+        self.on_joined: Callable[[bytes], None] | None = None
         self.on_left: Callable[[bytes], None] | None = None
         self.on_lost: Callable[[], None] | None = None
 
@@ -408,9 +409,13 @@ def _outcomes(
 
 
 def _followers(info: bytes) -> int:
-    """How many copies follow a node closely, by what it says of its replication."""
-    copies = (line for line in info.split(b"\r\n") if line.startswith(b"slave"))
-    return sum(b"state=online" in line and line.endswith((b"lag=0", b"lag=1")) for line in copies)
+    """How many copies follow a node closely, by what it says of its replication.
+
+    Lines like slave0:ip=127.0.0.1,port=7002,state=online,offset=42,lag=1; Valkey says more.
+    """
+    lines = (line for line in info.split(b"\r\n") if line.startswith(b"slave"))
+    copies = (set(line.partition(b":")[2].split(b",")) for line in lines)
+    return sum(b"state=online" in copy and bool(copy & {b"lag=0", b"lag=1"}) for copy in copies)
 
 
 class _Wire(asyncio.Protocol):
@@ -467,6 +472,8 @@ class _Wire(asyncio.Protocol):
             return False
         if isinstance(reply, ReplyError):
             self._node.lost()  # The slot has moved.
+        elif reply[0] == b"ssubscribe" and self._node.on_joined is not None:
+            self._node.on_joined(reply[1])
         elif reply[0] == b"sunsubscribe" and self._node.on_left is not None:
             self._node.on_left(reply[1])
         elif reply[0] == b"smessage":

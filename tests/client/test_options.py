@@ -1,0 +1,60 @@
+"""What calls take by name is what the classes behind them take, name by name and kind by kind."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, get_type_hints
+
+import pytest
+
+from ringdove.client import aio, options, sync
+from ringdove.client.joining import ProducerOptions
+from ringdove.client.link import LinkOptions
+from ringdove.client.outgoing import Text
+from ringdove.client.reading import Reading
+from ringdove.clock import Clock
+from ringdove.core import settings
+from ringdove.protocol.session import SessionState
+
+NAMES = {
+    **vars(settings),
+    "Callable": Callable,
+    "Clock": Clock,
+    "SessionState": SessionState,
+    "Text": Text,
+}
+
+
+def told(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, None, NAMES)
+
+
+def by_name(function: Any) -> dict[str, Any]:
+    kinds = told(function)
+    parameters = inspect.signature(function).parameters.values()
+    return {one.name: kinds[one.name] for one in parameters if one.kind is one.KEYWORD_ONLY}
+
+
+def test_of_queues():
+    assert told(options.QueueArguments) == get_type_hints(settings.QueueSettings)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "used"),
+    [
+        (options.ProducerArguments, ProducerOptions),
+        (options.ConnectionArguments, LinkOptions),
+    ],
+)
+def test_of_producers_and_connections(arguments, used):
+    clock = {"clock": Clock | None} if used is LinkOptions else {}
+    assert told(arguments) == {field.name: told(used)[field.name] for field in fields(used)} | clock
+
+
+@pytest.mark.parametrize("used", [aio.Consumer.__init__, sync.Consumer.__init__])
+def test_of_consumers(used):
+    assert told(options.ConsumerArguments) == by_name(used)
+
+
+def test_of_streams():
+    assert told(options.StreamArguments) == by_name(Reading.__init__)

@@ -1,0 +1,170 @@
+"""What gateways of a fabric tell one another, also when the bus was away for a while."""
+
+import asyncio
+
+import pytest
+
+from ringdove.errors import StoreUnavailable
+from ringdove.frontends.mqtt import peers
+from ringdove.frontends.mqtt.message import Message
+from ringdove.pending import Pending, Runner
+from ringdove.stores.memory import MemoryStore
+
+
+class Shared(MemoryStore):
+    """As if others had it, too; appends fail while it is away, after a while."""
+
+    away: Pending[None] | None = None
+
+    def node_of(self, _):
+        return "node"
+
+    async def append(self, *args):
+        if self.away is not None:
+            await self.away
+            raise StoreUnavailable("The node is gone.")
+        return await super().append(*args)
+
+
+class Pair:
+    """Two gateways, and what the second has heard."""
+
+    def __init__(self, store):
+        runner = Runner(asyncio.get_running_loop())
+        self.one, self.other = (peers.Peers(store, runner, name) for name in ("one", "other"))
+        self.heard = []
+        self.other.on_session = lambda client: self.heard.append(("session", client))
+        self.other.on_publish = lambda message, _: self.heard.append(("publish", message.topic))
+        self._runner = runner
+
+    async def do(self, work):
+        """Have it driven as a gateway does."""
+        done = asyncio.get_running_loop().create_future()
+        self._runner.spawn(work, lambda _, error: done.set_result(error))
+        assert await done is None
+
+    async def __aenter__(self):
+        for each in (self.one, self.other):
+            await self.do(each.open())
+        self.other.subscribed("#")
+        await until(lambda: self.one.listening)
+        return self
+
+    async def __aexit__(self, *_):
+        for each in (self.one, self.other):
+            await self.do(each.close())
+
+
+async def until(condition):
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110  it is not ours to signal
+            await asyncio.sleep(0)
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch):
+    monkeypatch.setattr(peers, "_WAIT_S", 0.001)
+
+
+def tell(pair, topics):
+    for topic in topics:
+        pair.one.publish(Message(topic, b"x"), (), [])
+
+
+def test_everything_is_told_in_its_order_when_the_bus_is_back():
+    async def main():
+        store = Shared()
+        async with Pair(store) as pair:
+            store.away = Pending()
+            pair.one.session("first")
+            await asyncio.sleep(0)
+            for number in range(5):
+                pair.one.subscribed("news")
+                await asyncio.sleep(0)
+                pair.one.unsubscribed("news")
+                tell(pair, [str(number)])
+                await asyncio.sleep(0)
+            pair.one.subscribed("news")
+            pair.one.session("last")
+            failing, store.away = store.away, None
+            failing.resolve(None)
+            await until(lambda: ("session", "last") in pair.heard)
+            told = [("publish", str(number)) for number in range(5)]
+            assert pair.heard == [("session", "first"), *told, ("session", "last")]
+            assert pair.other._elsewhere.find("news") == [("one", "news")]
+
+    asyncio.run(main())
+
+
+def test_when_too_much_waits_messages_are_missed_and_nothing_else(monkeypatch):
+    monkeypatch.setattr(peers, "_UNSENT_MAX", 20)
+
+    async def main():
+        store = Shared()
+        async with Pair(store) as pair:
+            store.away = Pending()
+            for number in range(9):
+                pair.one.session(str(number))
+                await asyncio.sleep(0)
+                tell(pair, ["a", "b", "c"])
+            pair.one.subscribed("news")
+            failing, store.away = store.away, None
+            failing.resolve(None)
+            await until(lambda: pair.other._elsewhere.find("news"))
+            sessions = [what for what in pair.heard if what[0] == "session"]
+            assert sessions == [("session", str(number)) for number in range(9)]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("bound", ["_UNSENT_MAX", "_UNSENT_BYTES_MAX"])
+def test_room_is_made_for_many_events_at_a_time(monkeypatch, caplog, bound):
+    async def main():
+        one = peers.Peers(Shared(), Runner(asyncio.get_running_loop()), "one")
+        one._telling = True  # The bus is away.
+        one._elsewhere.add("#", ("other", "#"))
+        one.session("000")
+        nbytes = one._unsent_bytes
+        monkeypatch.setattr(peers, bound, 100 if bound == "_UNSENT_MAX" else 100 * nbytes)
+        for number in range(1, 100):
+            one.session(f"{number:03}")
+        assert not caplog.records
+        one.publish(Message("news", b"x"), (), [])
+        assert [record.args for record in caplog.records] == [(1, 50)]
+        for number in range(100, 150):
+            one.session(f"{number:03}")
+        assert len(caplog.records) == 1
+        told = [peers._decode(event).text for event, _ in one._unsent]
+        assert told == [f"{number:03}" for number in range(50, 150)]
+        assert one._unsent_bytes == 100 * nbytes
+
+    asyncio.run(main())
+
+
+def test_more_than_a_block_is_told_in_several(monkeypatch):
+    monkeypatch.setattr(peers, "_WRITE_MESSAGES", 3)
+
+    async def main():
+        async with Pair(Shared()) as pair:
+            topics = [str(number) for number in range(8)]
+            tell(pair, topics)
+            await until(lambda: len(pair.heard) == 8)
+            assert pair.heard == [("publish", topic) for topic in topics]
+
+    asyncio.run(main())
+
+
+def test_a_gateway_ends_although_the_others_cannot_be_told(monkeypatch):
+    async def main():
+        store = Shared()
+        async with Pair(store) as pair:
+            store.away = Pending()
+            store.away.resolve(None)
+            pair.one.session("gone")
+
+            async def refuse(*_):
+                raise StoreUnavailable("The node is gone.")
+
+            monkeypatch.setattr(store, "remove", refuse)
+
+    asyncio.run(main())
