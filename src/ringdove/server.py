@@ -124,7 +124,7 @@ class Server:
         try:
             if self._primary is not None and isinstance(self._broker.store, EmbeddedStore):
                 self._primary.oversee(self._broker.store)
-            await self._broker.store.get("serving")  # A fabric that is not there is missed now.
+            await self._broker.open()
             await self._start_native(tls)
             await self._start_http(tls)
             await self._start_mqtt(tls)

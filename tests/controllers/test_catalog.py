@@ -186,6 +186,60 @@ def test_who_comes_second_with_another_queue_leaves_nothing():
     assert len(store._stripes) == 2
 
 
+class Killed(MemoryStore):
+    """Its process dies when the last of `left` more steps of a deletion has been made."""
+
+    left = 0
+
+    def _step(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise InterruptedError
+
+    async def put(
+        self, key: str, value: bytes, expect: int | None = None, expires_ms: int = 0
+    ) -> Record:
+        if key.startswith("deleted/"):
+            self._step()
+        return await super().put(key, value, expect, expires_ms)
+
+    async def remove(self, key: str, expect: int | None = None) -> bool:
+        self._step()
+        return await super().remove(key, expect)
+
+    async def delete(self, stripe: StripeId) -> None:
+        self._step()
+        await super().delete(stripe)
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_a_deletion_that_a_crash_has_stopped_leaves_a_whole_queue_or_nothing(steps):
+    store = Killed()
+    broker = Broker(store)
+    info = run(broker.create_queue("q", {"stripes": 3}))
+    run(broker.subscribe("q", "s", Start("earliest")))
+    run(broker.send("q", Outgoing([b"1", b"2", b"3"])))
+    records = len(run(store.scan("")))
+    store.left = steps
+    if steps < 7:
+        with pytest.raises(InterruptedError):
+            run(broker.delete_queue("q"))
+    else:
+        run(broker.delete_queue("q"))
+    store.left = 99
+    broker = Broker(store)
+    run(broker.open())
+    if steps < 2:
+        assert run(broker.queue_stats("q")).messages == 3
+        assert len(run(store.scan(""))) == records
+    else:
+        assert run(broker.list_queues()) == []
+        assert run(store.scan("")) == []
+        for stripe in info.stripes():
+            with pytest.raises(QueueNotFound):
+                run(store.stats(stripe))
+
+
 def test_a_queue_whose_record_is_older_is_read():
     store = MemoryStore()
     settings = QueueSettings.make(stripes=3)

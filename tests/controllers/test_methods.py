@@ -159,6 +159,13 @@ def test_monitor_goes_to_the_fullest_stripe_first(rd):
     assert (dequeuer.hits, dequeuer.misses, dequeuer.looks) == (1, 0, 1)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_who_names_an_unknown_subscription_is_told(rd, method):
+    queue = rd.create_queue("q", dequeue=method, dequeue_pause_ms=10, stripes=3)
+    with pytest.raises(SubscriptionNotFound, match="it has: default"):
+        queue.receive(subscription="typo", wait=PATIENCE_S)
+
+
 def test_monitor_does_not_touch_empty_stripes(rd):
     """T4.2: access is held while no stripe has anything: no missed dequeues at all."""
     queue = rd.create_queue("q", dequeue="monitor", dequeue_pause_ms=10, stripes=3)

@@ -306,7 +306,6 @@ def test_what_was_acknowledged_survives_kills_in_the_middle(
 def test_a_redis_that_is_no_cluster_is_told_from_one_that_is_away(tmp_path: Path):
     with (
         RedisProcess(tmp_path, "--cluster-enabled", "no", slots=range(0)) as process,
-        ringdove.connect(process.url) as connection,
         pytest.raises(StoreUnavailable, match="no node of a cluster, which a fabric needs"),
     ):
-        connection.create_queue("readings")
+        ringdove.connect(process.url)

@@ -12,7 +12,10 @@ be shared by threads; producers and consumers belong to one thread each.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import logging
+import os
 import threading
 import time
 import weakref
@@ -26,7 +29,7 @@ from ringdove.client.joining import Joiner, ProducerOptions
 from ringdove.client.leases import EXTENDS, EXTENDS_AGAIN, Appetite, LeaseKeeper
 from ringdove.client.outgoing import as_bytes
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
-from ringdove.errors import ConnectionClosed, RingdoveError, SequenceRefused
+from ringdove.errors import ConnectionClosed, RingdoveError, SequenceRefused, WaitTimeout
 from ringdove.pending import Pending, run, start
 
 if TYPE_CHECKING:
@@ -42,6 +45,11 @@ if TYPE_CHECKING:
     from ringdove.core.settings import QueueSettings
     from ringdove.pending import Started
     from ringdove.stores.base import Start
+
+_log = logging.getLogger(__name__)
+
+#: Seconds that a process which ends waits for what a producer that is still open has not stored.
+_AT_EXIT_S = 10.0
 
 
 class Message(BaseMessage):
@@ -272,7 +280,9 @@ class Queue:
 class Producer(Closable):
     """Joins single sends into blocks. `send` waits only while too many blocks are in flight.
 
-    A thread of its own closes blocks that have lingered and collects the answers, in order.
+    A thread of its own closes blocks that have lingered and collects the answers, in order. What
+    is not stored when the process ends by itself is waited for, for ten seconds, and told of if
+    that is not enough.
     """
 
     def __init__(self, queue: aio.Queue, options: ProducerOptions) -> None:
@@ -285,6 +295,7 @@ class Producer(Closable):
         self._looked = False
         self._thread = threading.Thread(target=self._collect, name="ringdove-producer", daemon=True)
         self._thread.start()
+        _open_producers.add(self)
 
     def send(
         self, body: Body, key: Text | None = None, attributes: Attributes | None = None
@@ -310,11 +321,26 @@ class Producer(Closable):
 
     def flush(self) -> None:
         """Wait until everything sent so far is stored; raises the first failure since the last."""
+        self._flush(None)
+
+    def _flush(self, timeout_s: float | None) -> None:
         with self._changed:
             self._dispatch()
-            while self._flights:
-                self._changed.wait()
+            if not self._changed.wait_for(lambda: not self._flights, timeout_s):
+                waiting = sum(len(outgoing.bodies) for _, outgoing, _ in self._flights)
+                raise WaitTimeout(f"{waiting} messages were not stored within {timeout_s} s.")
             self._joiner.raise_failure()
+
+    def flush_at_exit(self) -> None:
+        """Have what is left stored, as far as there is time, or say that it is lost."""
+        try:
+            if not self._closed:
+                self._flush(_AT_EXIT_S)
+        except RingdoveError as error:
+            _log.warning(
+                "Messages for queue %r were lost with the end of the process, whose producer was "
+                "not closed: %s", self._queue.name, error,
+            )  # fmt: skip
 
     def close(self) -> None:
         """Flush, and end. Idempotent."""
@@ -326,6 +352,7 @@ class Producer(Closable):
                 self._closed = True
                 self._changed.notify_all()
             self._thread.join()
+            _open_producers.discard(self)
 
     def _dispatch(self) -> None:
         """Close the block and start its send; the caller holds the condition."""
@@ -386,6 +413,18 @@ class Producer(Closable):
 
 
 _Flight = tuple["Started[SentBatch]", "Outgoing", "Pending[SentBatch]"]
+
+_open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+@atexit.register
+def _flush_open() -> None:
+    for producer in list(_open_producers):
+        producer.flush_at_exit()
+
+
+# A forked process has none of the threads; what it inherited is the other's to send.
+os.register_at_fork(after_in_child=_open_producers.clear)
 
 
 class Consumer(Closable):

@@ -90,7 +90,12 @@ class Broker:
         self.accounts = Accounts(store)
 
     async def open(self) -> None:
-        """Nothing to do: the store is open."""
+        """Finish what a process that died has begun; raises if the store is not there."""
+        try:
+            await self._catalog.finish_deletions()
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Close the store."""

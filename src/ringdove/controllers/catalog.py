@@ -4,6 +4,7 @@
                                  record's version is the version of the settings that every store
                                  call carries
     record subscriptions/ID      names of the subscriptions that every stripe has confirmed
+    record deleted/ID            a queue that is being deleted: its name and stripes
 
 A controller remembers what it has read; a call that turns out to be stale makes it read again.
 
@@ -66,19 +67,23 @@ class QueueInfo(NamedTuple):
 
     def stripes_ever(self) -> tuple[StripeId, ...]:
         """All stripes, with those that rest."""
-        return _stripes(
-            self.id,
+        return _stripes(self.id, *self.shape_ever())
+
+    def shape_ever(self) -> tuple[int, int]:
+        """The most stripes, and the most priority levels, that it has and had."""
+        return (
             max(self.settings.stripes, self.stripes_made),
             max(self.settings.priority + 1, self.levels_made),
         )
 
     def changed_to(self, settings: QueueSettings) -> QueueInfo:
         """The queue with the next version of its settings."""
+        stripes, levels = self.shape_ever()
         return self._replace(
             settings=settings,
             version=self.version + 1,
-            stripes_made=max(self.settings.stripes, self.stripes_made),
-            levels_made=max(self.settings.priority + 1, self.levels_made),
+            stripes_made=stripes,
+            levels_made=levels,
         )
 
 
@@ -95,6 +100,13 @@ class _QueueRecord(msgspec.Struct, array_like=True):
     settings: QueueSettings
     stripes_made: int = 0
     levels_made: int = 0
+
+
+class _Deletion(msgspec.Struct, array_like=True):
+    name: str
+    id: int
+    stripes: int
+    levels: int
 
 
 class Catalog:
@@ -125,14 +137,14 @@ class Catalog:
         for stripe in info.stripes():
             await self._store.create(stripe, settings, 1)
         await self._store.put(
-            _subscriptions_key(info), msgspec.msgpack.encode([DEFAULT_SUBSCRIPTION])
+            _subscriptions_key(info.id), msgspec.msgpack.encode([DEFAULT_SUBSCRIPTION])
         )
         try:
             await self._store.put(_queue_key(name), _record(info), expect=0)
         except RecordConflict:
             existing = await self.refresh(name)
             if existing.id != info.id:  # A copy has its origin's id, whoever made it.
-                await self._delete_stripes(info)
+                await self._delete_stripes(info.stripes())
             return _same_or_refuse(existing, settings)
         return self._remember(info)
 
@@ -247,20 +259,38 @@ class Catalog:
                 await self._store.unsubscribe(stripe, DEFAULT_SUBSCRIPTION)
 
     async def delete(self, name: str) -> None:
-        """Forget a queue and everything in it."""
+        """Forget a queue and everything in it.
+
+        What is to go is noted first: once its record is gone, nobody else would know of it.
+        """
         info = await self.refresh(name)
         found: QueueInfo | None = info
         while found is not None:
             info = found
+            await self._store.put(_deletion_key(info.id), _deletion(info))
             try:
                 await self._store.remove(_queue_key(name), expect=info.version)
             except RecordConflict:  # Changed or made anew meanwhile; or gone, perhaps by ourselves.
                 found = await self._look_up(name)
             else:
                 break
-        await self._store.remove(_subscriptions_key(info))
-        await self._delete_stripes(info)
+        await self._delete_rest(info.id, info.stripes_ever())
         self.forget(name)  # Somebody may have looked it up before its record was gone.
+
+    async def finish_deletions(self) -> None:
+        """Delete what is left of queues whose deletion was begun and came to no end."""
+        for record in await self._store.scan(_DELETED):
+            begun = msgspec.msgpack.decode(record.value, type=_Deletion)
+            queue = await self._look_up(begun.name)
+            if queue is not None and queue.id == begun.id:
+                await self._store.remove(record.key)  # It did not come to that.
+            else:
+                await self._delete_rest(begun.id, _stripes(begun.id, begun.stripes, begun.levels))
+
+    async def _delete_rest(self, queue_id: int, stripes: Iterable[StripeId]) -> None:
+        await self._store.remove(_subscriptions_key(queue_id))
+        await self._delete_stripes(stripes)
+        await self._store.remove(_deletion_key(queue_id))
 
     async def refresh(self, name: str) -> QueueInfo:
         """The queue, read anew."""
@@ -276,7 +306,7 @@ class Catalog:
     async def subscriptions(self, name: str) -> tuple[str, ...]:
         """The subscriptions of a queue, by name."""
         info = await self.get(name)
-        record = await self._store.get(_subscriptions_key(info))
+        record = await self._store.get(_subscriptions_key(info.id))
         return tuple(sorted(_names(record)))
 
     async def subscribe(
@@ -327,7 +357,7 @@ class Catalog:
             turn.resolve(None)
 
     async def _try_to_rename(self, info: QueueInfo, add: str, remove: str) -> set[str]:
-        key = _subscriptions_key(info)
+        key = _subscriptions_key(info.id)
         while True:
             record = await self._store.get(key)
             names = set(_names(record))
@@ -386,8 +416,8 @@ class Catalog:
                         f"subscription {subscription.name!r} has messages. Drain it, or purge."
                     )
 
-    async def _delete_stripes(self, info: QueueInfo) -> None:
-        for stripe in info.stripes_ever():
+    async def _delete_stripes(self, stripes: Iterable[StripeId]) -> None:
+        for stripe in stripes:
             await self._store.delete(stripe)
 
     def _remember(self, info: QueueInfo) -> QueueInfo:
@@ -447,6 +477,11 @@ def _record(info: QueueInfo) -> bytes:
     )
 
 
+def _deletion(info: QueueInfo) -> bytes:
+    stripes, levels = info.shape_ever()
+    return msgspec.msgpack.encode(_Deletion(info.name, info.id, stripes, levels))
+
+
 def _names(record: Record | None) -> list[str]:
     return msgspec.msgpack.decode(record.value, type=list[str]) if record is not None else []
 
@@ -455,5 +490,12 @@ def _queue_key(name: str) -> str:
     return f"queue/{name}"
 
 
-def _subscriptions_key(info: QueueInfo) -> str:
-    return f"subscriptions/{info.id:x}"
+def _subscriptions_key(queue_id: int) -> str:
+    return f"subscriptions/{queue_id:x}"
+
+
+_DELETED = "deleted/"
+
+
+def _deletion_key(queue_id: int) -> str:
+    return f"{_DELETED}{queue_id:x}"

@@ -298,12 +298,18 @@ class Dequeuer:
                 self._counters.clear()
             self._counters[key] = (now_ms, depths)
             for stripe in info.stripes():
-                stats = await self._store.stats(stripe)
-                depths[stripe] = sum(
-                    s.waiting for s in stats.subscriptions if s.name == subscription
-                )
+                depths[stripe] = await self._depth(stripe, subscription)
             self.looks += 1
         return [depths.get(stripe, 0) for stripe in order]
+
+    async def _depth(self, stripe: StripeId, subscription: str) -> int:
+        """Messages to be had; 1 where only a visit can tell what is wrong."""
+        try:
+            stats = await self._store.stats(stripe)
+        except StoreUnavailable:
+            return 1
+        waiting = [own.waiting for own in stats.subscriptions if own.name == subscription]
+        return waiting[0] if waiting else 1
 
     def _count(self, info: QueueInfo, subscription: str, stripe: StripeId, found: int) -> None:
         if found:
