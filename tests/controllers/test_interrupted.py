@@ -137,6 +137,26 @@ def test_what_was_leased_beside_dead_letters_is_given_back(interrupt):
     assert (waiting, leased) == (19, 1), "only the dead one is still being moved"
 
 
+@pytest.mark.parametrize("interrupt", WAYS)
+def test_what_a_redrive_has_not_moved_is_given_back(interrupt):
+    class HaltingAppends(HaltingStore):
+        appending = 9
+
+        def submit_append(self, *arguments: Any) -> Any:
+            if not self.appending:
+                return self.gate
+            self.appending -= 1
+            return super().submit_append(*arguments)
+
+    store = HaltingAppends()
+    broker = make_broker(store, stripes=1, order="loose")
+    run(broker.create_queue("home", {}))
+    store.passing, store.appending = 9, 3
+    interrupt(broker.redrive("q", "home", None), store)
+    assert counts(broker) == (17, 0, 0)
+    assert run(broker.queue_stats("home")).messages == 3
+
+
 def test_who_waits_gets_what_is_given_back():
     store = HaltingStore()
     broker = make_broker(store)

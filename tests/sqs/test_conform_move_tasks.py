@@ -6,17 +6,20 @@ import contextlib
 import json
 import time
 import uuid
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
+from ringdove.clock import ManualClock
 from ringdove.controllers.broker import Broker
 from ringdove.controllers.sending import Outgoing
 from ringdove.errors import StoreFull
 from ringdove.frontends.sqs.moves import Moves
-from ringdove.protocol.sqs.shapes import StartMove
+from ringdove.protocol.sqs.errors import SqsError
+from ringdove.protocol.sqs.shapes import CancelMove, ListMoves, StartMove
 from ringdove.stores.memory import MemoryStore
 from server.running import wait_for
 from sqs.clients import ACCOUNT, REGION, Queue, bare, fresh_name, refused
@@ -363,3 +366,127 @@ def test_a_server_closes_although_the_count_of_a_task_cannot_be_noted(monkeypatc
         await moves.close()
 
     asyncio.run(main())
+
+
+# -- several servers --------------------------------------------------------------------------------
+
+_START = StartMove(_arn("dead"), _arn("source"), 1)
+
+
+class Servers:
+    """Two servers of one store, and dead letters to be moved, one a second."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(1_000_000)
+        self.store = MemoryStore(self.clock)
+        self.brokers = [Broker(self.store), Broker(self.store)]
+        self.one, self.other = (Moves(broker, shared=True) for broker in self.brokers)
+
+    async def fill(self, count: int = 3) -> None:
+        broker = self.brokers[0]
+        await broker.create_queue("source", {"receives_max": 1, "dead_letter": "dead"})
+        await broker.send("dead", Outgoing([b"%d" % number for number in range(count)]))
+
+    async def become(self, status: str) -> dict[str, Any]:
+        """The task as both see it, once it is that."""
+        while True:
+            found = [(await moves.find(ListMoves(_arn("dead"))))["Results"] for moves in self.all]
+            if all(tasks[0]["Status"] == status for tasks in found):
+                return found[0][0]
+            await asyncio.sleep(0.01)
+
+    def kill_one(self) -> None:
+        self.one._running.pop("dead").worker.cancel()
+
+    @property
+    def all(self) -> tuple[Moves, Moves]:
+        return self.one, self.other
+
+    async def close(self) -> None:
+        for moves in self.all:
+            await moves.close()
+
+
+def with_servers(test: Callable[[Servers], Awaitable[None]]) -> Callable[[], None]:
+    async def main() -> None:
+        servers = Servers()
+        await servers.fill()
+        async with asyncio.timeout(30):
+            await test(servers)
+            await servers.close()
+
+    def run() -> None:
+        asyncio.run(main())
+
+    run.__name__ = test.__name__
+    return run
+
+
+@with_servers
+async def test_a_task_of_another_server_is_listed_and_keeps_others_away(servers):
+    await servers.one.start(_START)
+    assert (await servers.become("RUNNING"))["ApproximateNumberOfMessagesToMove"] == 3
+    with pytest.raises(SqsError, match="There is already a task running"):
+        await servers.other.start(_START)
+    await servers.other.take_over()
+    assert servers.other._running == {}
+
+
+@with_servers
+async def test_a_task_of_another_server_is_cancelled(servers):
+    handle = (await servers.one.start(_START))["TaskHandle"]
+    await servers.other.cancel(CancelMove(handle))
+    assert (await servers.become("CANCELLED"))["ApproximateNumberOfMessagesMoved"] < 3
+    assert servers.one._running == {}
+    with pytest.raises(SqsError, match="Task does not exist"):
+        await servers.other.cancel(CancelMove(handle))
+
+
+@with_servers
+async def test_a_task_of_a_server_that_closes_goes_on_at_another(servers):
+    await servers.one.start(_START)
+    await servers.one.close()
+    await servers.other.take_over()
+    assert (await servers.become("COMPLETED"))["ApproximateNumberOfMessagesMoved"] == 3
+    assert (await servers.brokers[0].queue_stats("source")).messages == 3
+
+
+@with_servers
+async def test_a_task_of_a_server_that_died_goes_on_at_another(servers):
+    await servers.one.start(_START)
+    servers.kill_one()
+    await servers.other.take_over()
+    assert servers.other._running == {}
+    servers.clock.sleep_ms(20_000)
+    await servers.other.take_over()
+    assert (await servers.become("COMPLETED"))["ApproximateNumberOfMessagesMoved"] == 3
+
+
+@with_servers
+async def test_a_task_that_was_to_be_cancelled_when_its_server_died_does_not_go_on(servers):
+    handle = (await servers.one.start(_START))["TaskHandle"]
+    servers.kill_one()
+    await servers.other.cancel(CancelMove(handle))
+    servers.clock.sleep_ms(20_000)
+    await servers.other.take_over()
+    await servers.become("CANCELLED")
+    assert servers.other._running == {}
+
+
+@with_servers
+async def test_a_server_that_comes_back_leaves_its_task_to_the_one_that_went_on(servers):
+    await servers.one.start(_START)
+    servers.clock.sleep_ms(20_000)
+    await servers.other.take_over()
+    await servers.become("COMPLETED")
+    assert servers.one._running == {}
+    assert (await servers.brokers[0].queue_stats("source")).messages == 3
+
+
+@with_servers
+async def test_of_servers_that_start_a_task_at_once_at_most_one_does(servers):
+    answers = await asyncio.gather(
+        *(moves.start(_START) for moves in servers.all), return_exceptions=True
+    )
+    assert sum(isinstance(answer, dict) for answer in answers) == 1
+    assert len(await servers.store.scan("move/")) == 1

@@ -24,6 +24,7 @@ from ringdove.errors import (
     RemoteProtocolError,
     RingdoveError,
 )
+from ringdove.pending import Started
 from ringdove.stores.base import StripeId
 
 if TYPE_CHECKING:
@@ -140,8 +141,12 @@ class DeadLetters:
             for position, received in enumerate(batch):
                 try:
                     count = await self._send_back(queue, received, target, may_go)
-                except Exception:  # Nobody has received what is left of it.
-                    await self._dequeuer.unlease([rest.receipt for rest in batch[position:]])
+                except BaseException as error:  # Nobody has received what is left of it.
+                    left_over = self._dequeuer.unlease([rest.receipt for rest in batch[position:]])
+                    if isinstance(error, Exception):
+                        await left_over
+                    else:
+                        Started(left_over).begin()  # Who is interrupted cannot wait for it.
                     raise
                 moved += count
                 left = None if left is None else left - count

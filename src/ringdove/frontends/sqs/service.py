@@ -43,6 +43,7 @@ from ringdove.protocol import sigv4
 from ringdove.protocol.sqs import wire
 from ringdove.protocol.sqs.attributes import parse_arn
 from ringdove.protocol.sqs.errors import SqsError, no_queue
+from ringdove.stores.local import OneNode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -85,7 +86,7 @@ class SqsService:
         self._broker = broker
         self._access = access
         self._queues = Queues(broker, strict=strict)
-        self.moves = Moves(broker)
+        self.moves = Moves(broker, shared=not isinstance(broker.store, OneNode))
         self._views: dict[str, QueueView] = {}
         self._on_queue = self._queue_actions()
 
