@@ -333,6 +333,7 @@ class Producer(Closable):
 
     def flush_at_exit(self) -> None:
         """Have what is left stored, as far as there is time, or say that it is lost."""
+        self._looked = True  # A first block is alone, so there is no order to see to.
         try:
             if not self._closed:
                 self._flush(_AT_EXIT_S)
