@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
-import structlog
-
 from ringdove import serving
 from ringdove.controllers.broker import Broker
 from ringdove.errors import InvalidArgument, StoreUnavailable
@@ -32,6 +30,7 @@ from ringdove.frontends.native import NativeServer
 from ringdove.frontends.rest import tiers as rest_tiers
 from ringdove.frontends.rest.api import RestApi
 from ringdove.frontends.sqs.service import SqsService
+from ringdove.log import event_logger
 from ringdove.protocol.messages import Verb
 from ringdove.server_config import ServerConfig, check, texts, tls_context
 from ringdove.stores.embedded import EmbeddedStore
@@ -77,7 +76,7 @@ class Server:
         self.mqtt_port = -1
         self.mqtt_ws_port = -1
         self.coap_port = -1
-        self._log = structlog.get_logger("ringdove")
+        self._log = event_logger("ringdove")
         self._broker: Broker | None = None
         self._native: NativeServer | None = None
         self._http: HttpServer | None = None

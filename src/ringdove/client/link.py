@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from ringdove import limits
 from ringdove.client.address import Address, Endpoint, tls_context
+from ringdove.client.arguments import check_seconds
 from ringdove.client.endpoints import Endpoints, FixedEndpoints
 from ringdove.errors import (
     ConnectionClosed,
@@ -78,6 +79,10 @@ class LinkOptions:
     tls_key: str | None = None
     #: Called with the old state, the new state and the reason, on the link's loop.
     on_state: Callable[[SessionState, SessionState, str], None] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("connect_s", "timeout_s", "silence_s", "session_s"):
+            check_seconds(name, getattr(self, name))
 
 
 class StreamEnd(Protocol):
