@@ -428,6 +428,23 @@ def test_a_server_takes_the_directory_that_was_said_closest(
     assert [Path(config.data) for config in begun] == [Path(served)]
 
 
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ("prot = 7", "[serve] in ringdove.toml has no option 'prot'. Did you mean 'port'?"),
+        ("tls-cert = 'x'", "has no option 'tls-cert'. Did you mean 'tls_cert'?"),
+        ("xyzzy = 1", "has no option 'xyzzy'. 'ringdove serve --help' lists them."),
+    ],
+)
+def test_an_option_of_a_server_that_is_misspelled_in_the_file_is_named(
+    written, reason, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ringdove.toml").write_text(f"[serve]\n{written}")
+    assert run(["serve"]) == EXIT_REFUSED
+    assert reason in capfd.readouterr().err
+
+
 def test_a_server_of_a_url_that_is_no_directory_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ringdove.toml").write_text("url = 'ringdove://far:1'")

@@ -116,8 +116,13 @@ class Link:
         #: Where to connect; set before `open` by who knows better than the address.
         self.endpoints: Endpoints = FixedEndpoints(address.endpoints)
         self._tls: ssl.SSLContext | None = None
+        self._hint = "One that speaks TLS is reached by ringdoves://."
         if any(endpoint.tls for endpoint in address.endpoints):
             self._tls_context()
+            self._hint = (
+                "Its certificate must be from an authority that is trusted here: name that by the "
+                "option tls_ca, or for commands by SSL_CERT_FILE."
+            )
         self._inbox: deque[Request] = deque()
         self._scheduled = False
         #: Requests that wait until the server may take more.
@@ -144,8 +149,7 @@ class Link:
         except TimeoutError:
             reason = f" ({self._failure})" if self._failure else ""
             error = StoreUnavailable(
-                f"No server answered at {self.endpoints}{reason}. Is it running? One that speaks "
-                "TLS is reached by ringdoves://."
+                f"No server answered at {self.endpoints}{reason}. Is it running? {self._hint}"
             )
             await self.close(error)
             raise error from self._failure
