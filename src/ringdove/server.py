@@ -268,10 +268,12 @@ class Server:
 
     def _announce(self) -> None:
         """Leave a note in the data directory, for those who would open it."""
-        if self._directory is None or self.port < 0 or self.config.tls_cert is not None:
+        config = self.config
+        tcp = self.port >= 0 and config.tls_cert is None
+        if self._directory is None or not (tcp or config.unix):
             return
         try:
-            serving.announce(self._directory, self.url)
+            serving.announce(self._directory, self.url if tcp else self._unix_url)
         except OSError as error:
             # As on a full disk, where what can be received frees room; others name its URL.
             self._log.warning("no note for those who would open the directory", reason=str(error))
@@ -284,6 +286,12 @@ class Server:
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)  # noqa: S104
         place = f"[{host}]" if ":" in host else host
         return f"ringdove{'s' if config.tls_cert else ''}://{secret}{place}:{self.port}"
+
+    @property
+    def _unix_url(self) -> str:
+        path = quote(str(Path(self.config.unix or "").absolute()))
+        secret = f"//:{quote(self.config.token, safe='')}@" if self.config.token else ""
+        return f"ringdove+unix:{secret}{path}"
 
     @property
     def _directory(self) -> Path | None:
