@@ -60,7 +60,9 @@ LAYERS = {
     "spark": {"core", "stores", "controllers", "client", "tracing"},
     "tracing": {"core", "stores", "controllers", "client"},
 }
-LEAVES = {"errors", "limits", "clock", "version", "pending", "config", "serving", "allocation"}
+LEAVES = {
+    "errors", "limits", "clock", "version", "pending", "config", "serving", "allocation", "log",
+}  # fmt: skip
 PURE_FORBIDDEN = {"asyncio", "socket", "lmdb", "redis", "threading", "time", "pathlib"}
 
 

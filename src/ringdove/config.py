@@ -6,6 +6,7 @@ directory or of ~/.config/ringdove/; those of a server in its table [serve].
 
 from __future__ import annotations
 
+import difflib
 import os
 import tomllib
 from pathlib import Path
@@ -76,6 +77,10 @@ def server_config(flags: dict[str, Any]) -> ServerConfig:
         raise InvalidArgument(
             f"'serve' is {written!r} in ringdove.toml; it must be a table: [serve], port = 7117."
         )
+    for name in written.keys() - set(names):
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"Did you mean {near[0]!r}?" if near else "'ringdove serve --help' lists them."
+        raise InvalidArgument(f"[serve] in ringdove.toml has no option {name!r}. {hint}")
     told = {**written, **surroundings, **chosen}
     try:
         config = msgspec.convert(told, ServerConfig, strict=False)

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
-import structlog
 
 from ringdove.client.address import without_token
 from ringdove.errors import InvalidArgument
+from ringdove.log import event_logger
 from ringdove.server import Server
 from ringdove.stores.embedded.replica import Replica
 from ringdove.tiers.holding import Grantors
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from ringdove.tiers.holding import Holding
 
 T = TypeVar("T")
-
-_log = structlog.get_logger("ringdove.standby")
 
 
 async def serve_in_turn(
@@ -114,7 +112,9 @@ async def _serve(
         on_turn(server)
         await _unless(asked, asyncio.wait([keeping]))
         if holding.lost:
-            _log.error("serving no more", broker=holding.name, reason=holding.lost)
+            event_logger("ringdove.standby").error(
+                "serving no more", broker=holding.name, reason=holding.lost
+            )
             await server.abort()
         else:
             await server.stop()

@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
-import structlog
-
 from ringdove import serving
 from ringdove.controllers.broker import Broker
 from ringdove.errors import InvalidArgument, StoreUnavailable
@@ -32,6 +30,7 @@ from ringdove.frontends.native import NativeServer
 from ringdove.frontends.rest import tiers as rest_tiers
 from ringdove.frontends.rest.api import RestApi
 from ringdove.frontends.sqs.service import SqsService
+from ringdove.log import event_logger
 from ringdove.protocol.messages import Verb
 from ringdove.server_config import ServerConfig, check, texts, tls_context
 from ringdove.stores.embedded import EmbeddedStore
@@ -77,7 +76,7 @@ class Server:
         self.mqtt_port = -1
         self.mqtt_ws_port = -1
         self.coap_port = -1
-        self._log = structlog.get_logger("ringdove")
+        self._log = event_logger("ringdove")
         self._broker: Broker | None = None
         self._native: NativeServer | None = None
         self._http: HttpServer | None = None
@@ -269,10 +268,12 @@ class Server:
 
     def _announce(self) -> None:
         """Leave a note in the data directory, for those who would open it."""
-        if self._directory is None or self.port < 0 or self.config.tls_cert is not None:
+        config = self.config
+        tcp = self.port >= 0 and config.tls_cert is None
+        if self._directory is None or not (tcp or config.unix):
             return
         try:
-            serving.announce(self._directory, self.url)
+            serving.announce(self._directory, self.url if tcp else self._unix_url)
         except OSError as error:
             # As on a full disk, where what can be received frees room; others name its URL.
             self._log.warning("no note for those who would open the directory", reason=str(error))
@@ -285,6 +286,12 @@ class Server:
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)  # noqa: S104
         place = f"[{host}]" if ":" in host else host
         return f"ringdove{'s' if config.tls_cert else ''}://{secret}{place}:{self.port}"
+
+    @property
+    def _unix_url(self) -> str:
+        path = quote(str(Path(self.config.unix or "").absolute()))
+        secret = f"//:{quote(self.config.token, safe='')}@" if self.config.token else ""
+        return f"ringdove+unix:{secret}{path}"
 
     @property
     def _directory(self) -> Path | None:

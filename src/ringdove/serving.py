@@ -16,7 +16,7 @@ import sys
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from ringdove.errors import StoreUnavailable
 
@@ -127,6 +127,11 @@ def _start(directory: Path, idle_s: int) -> subprocess.Popen[bytes]:
 def _answers(url: str) -> bool:
     place = urlsplit(url)
     try:
+        if place.scheme == "ringdove+unix":
+            with socket.socket(socket.AF_UNIX) as end:
+                end.settimeout(_START_S_MAX)
+                end.connect(unquote(place.path))
+                return True
         with socket.create_connection((place.hostname, place.port), timeout=_START_S_MAX):
             return True
     except OSError:

@@ -22,7 +22,7 @@ from ringdove.cli.queues import Settings
 from ringdove.client.sync import Connection
 from ringdove.config import server_config
 from ringdove.core.settings import SETTING_NAMES
-from ringdove.errors import InvalidArgument
+from ringdove.errors import ConnectionClosed, InvalidArgument, StoreUnavailable, WaitTimeout
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_files_ndjson_and_binary_bodies(readings, tmp_path):
         {"body_base64": "/wAK"},
         {"body": {"nested": True}},
     ]
-    stdin = "\n".join(map(json.dumps, lines)).encode()
+    stdin = "\n\n".join(map(json.dumps, lines)).encode()  # empty lines mean nothing
     [summary] = sh.json("send", "readings", "--ndjson", "-", stdin=stdin)
     assert summary == {"sent": 3, "duplicates": 0}
     [summary] = sh.json("send", "readings", "--ndjson", '{"body": "x", "id": "1"}')
@@ -141,6 +141,37 @@ def test_files_ndjson_and_binary_bodies(readings, tmp_path):
         assert "is no message" in sh.err
     sh("send", "readings", "--file", str(tmp_path / "missing"), code=EXIT_REFUSED)
     assert "No such file" in sh.err
+    (tmp_path / "bad.ndjson").write_text('{"body": "x"}\n{\n')
+    sh("send", "readings", "--ndjson", "--file", str(tmp_path / "bad.ndjson"), code=EXIT_REFUSED)
+    assert f"In line 2 of {tmp_path / 'bad.ndjson'}: '{{' is no message" in sh.err
+
+
+def test_a_send_that_ends_early_says_how_many_were_sent(readings, monkeypatch):
+    """Else nobody knows where in a long file to go on."""
+    sh = readings
+    lines = b'{"body": "x"}\n' * 5000 + b'\n{"body": "x"}\noops\n'
+    sh("send", "readings", "--ndjson", "-", stdin=lines, code=EXIT_REFUSED)
+    told, reason = sh.err.splitlines()
+    assert told == "Sent 5,000 messages to readings."
+    assert "In line 5003: 'oops' is no message" in reason
+    assert sh.json("send", "readings", "--ndjson", "-", stdin=lines, code=EXIT_REFUSED) == [
+        {"sent": 5000, "duplicates": 0}
+    ]
+    [stats] = sh.json("stats", "readings")
+    assert stats["waiting"] == 10_000
+    sh("send", "readings", "-", stdin=b"x\n" * 5000 + b"x" * 2_000_000, code=EXIT_REFUSED)
+    assert "Sent 5,000 messages to readings." in sh.err
+    assert "Of the next 1, some may have been stored." in sh.err
+
+    def interrupted(_):
+        yield b"one\n"
+        raise KeyboardInterrupt
+
+    source = interrupted(None)
+    stdin = SimpleNamespace(buffer=SimpleNamespace(read1=lambda _: next(source)))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    sh("send", "readings", "-", code=EXIT_INTERRUPTED)
+    assert sh.err.splitlines() == ["Sent 1 message to readings.", "ringdove: interrupted"]
 
 
 def test_senseless_sends_are_refused(readings):
@@ -397,10 +428,39 @@ def test_a_server_takes_the_directory_that_was_said_closest(
     assert [Path(config.data) for config in begun] == [Path(served)]
 
 
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ("prot = 7", "[serve] in ringdove.toml has no option 'prot'. Did you mean 'port'?"),
+        ("tls-cert = 'x'", "has no option 'tls-cert'. Did you mean 'tls_cert'?"),
+        ("xyzzy = 1", "has no option 'xyzzy'. 'ringdove serve --help' lists them."),
+    ],
+)
+def test_an_option_of_a_server_that_is_misspelled_in_the_file_is_named(
+    written, reason, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ringdove.toml").write_text(f"[serve]\n{written}")
+    assert run(["serve"]) == EXIT_REFUSED
+    assert reason in capfd.readouterr().err
+
+
 def test_a_server_of_a_url_that_is_no_directory_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ringdove.toml").write_text("url = 'ringdove://far:1'")
     assert run(["serve"]) == EXIT_REFUSED
+
+
+@pytest.mark.parametrize("error", [ConnectionClosed, WaitTimeout, StoreUnavailable])
+def test_a_server_that_is_gone_is_not_a_refusal(readings, monkeypatch, error):
+    """Scripts try again later by the exit code, whenever the server went away."""
+
+    def gone(*_arguments, **_options):
+        raise error("No server for 60 s.")
+
+    monkeypatch.setattr("ringdove.client.sync.Queue.receive", gone)
+    readings("receive", "readings", code=EXIT_STORE)
+    assert "ringdove: No server for 60 s." in readings.err
 
 
 def test_ctrl_c_leaves_cleanly(readings, monkeypatch):

@@ -92,3 +92,37 @@ def test_a_closed_pipe_is_no_error(tmp_path):
     receiver.stderr.close()
     receiver.wait(timeout=60)
     assert b"Traceback" not in errors
+
+
+def test_a_table_into_a_closed_pipe_is_no_error(tmp_path):
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        shown = subprocess.run(
+            [*PROGRAM, "--help"], stdout=writing, stderr=subprocess.PIPE, timeout=120, check=False
+        )
+    finally:
+        os.close(writing)
+    assert (shown.returncode, shown.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("style", ["", " --json"])
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [(">/dev/full", b"No space left on device"), (">&-", b"Bad file descriptor")],
+)
+def test_what_cannot_be_printed_is_told_and_not_acknowledged(tmp_path, style, where, why):
+    ringdove(tmp_path, "queue", "create", "q", "--lease-ms", "1ms")
+    ringdove(tmp_path, "send", "q", "x")
+    line = f'exec "$@" receive q --ack{style} {where}'
+    shown = subprocess.run(
+        ["/bin/sh", "-c", line, "sh", *PROGRAM],
+        env={**os.environ, "RINGDOVE_DATA": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        timeout=120,
+        check=False,
+    )
+    assert shown.returncode == 1
+    assert why in shown.stderr
+    assert b"Traceback" not in shown.stderr
+    assert ringdove(tmp_path, "receive", "q", "--wait", "60", "--ack").stdout == b"x\n"

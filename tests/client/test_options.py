@@ -1,12 +1,15 @@
 """What calls take by name is what the classes behind them take, name by name and kind by kind."""
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, get_type_hints
 
 import pytest
 
+import ringdove
+from ringdove import errors
 from ringdove.client import aio, options, sync
 from ringdove.client.joining import ProducerOptions
 from ringdove.client.link import LinkOptions
@@ -58,3 +61,18 @@ def test_of_consumers(used):
 
 def test_of_streams():
     assert told(options.StreamArguments) == by_name(Reading.__init__)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"timeout": 3}, "ringdove: takes no option timeout. Did you mean timeout_s?"),
+        ({"connect_s": None}, "connect_s is None; it must be a number"),
+        ({"timeout_s": "5s"}, "timeout_s is '5s'; it must be a number"),
+        ({"session_s": -1}, "session_s is -1; it must be seconds, more than 0"),
+        ({"silence_s": float("nan")}, "silence_s is nan; it must be seconds"),
+    ],
+)
+def test_senseless_options_of_a_connection_are_refused_before_it_is_made(options, reason):
+    with pytest.raises(errors.InvalidArgument, match=re.escape(reason)):
+        ringdove.connect("ringdove://127.0.0.1:1", **options)

@@ -148,7 +148,7 @@ def test_tls_carries_messages_small_and_large(tmp_path: Path, files: Files):
 def test_a_server_that_is_not_trusted_is_refused(tmp_path: Path, files: Files):
     with (
         ServerThread(tmp_path / "data", **files.server_options) as server,
-        pytest.raises(StoreUnavailable, match="certificate verify failed"),
+        pytest.raises(StoreUnavailable, match=r"certificate verify failed.*option tls_ca"),
     ):
         ringdove.connect(server.url, connect_s=1)
 
@@ -231,6 +231,40 @@ def test_a_unix_socket_can_be_used_with_a_token(tmp_path: Path):
     path = tmp_path / "socket"
     with ServerThread(tmp_path / "data", port=-1, http=-1, unix=str(path), token="t"):
         assert_works(f"ringdove+unix://:t@{path}", connect_s=1)
+
+
+def test_a_unix_socket_of_a_running_server_is_left_to_it(tmp_path: Path):
+    path = tmp_path / "socket"
+    with ServerThread(tmp_path / "data", port=-1, http=-1, unix=str(path)):
+        with pytest.raises(StoreUnavailable, match=r"A server listens on .*socket already"):
+            ServerThread(tmp_path / "other", port=-1, http=-1, unix=str(path))
+        assert_works(f"ringdove+unix:{path}")
+
+
+def test_a_unix_socket_that_cannot_be_made_is_named(tmp_path: Path):
+    with pytest.raises(StoreUnavailable, match=r"Cannot listen on .*/socket: No such file"):
+        ServerThread(tmp_path / "data", http=-1, unix=str(tmp_path / "nowhere/socket"))
+
+
+def test_a_socket_in_the_place_of_ones_own_is_not_removed(tmp_path: Path):
+    path = tmp_path / "socket"
+    with ServerThread(tmp_path / "data", port=-1, http=-1, unix=str(path)):
+        path.rename(tmp_path / "ours")
+        path.touch()
+    assert path.exists()
+
+
+@pytest.mark.parametrize("token", [None, "t/@"])
+@tls_ends_roughly
+def test_a_directory_leads_to_its_server_by_a_unix_socket(
+    tmp_path: Path, files: Files, token: str | None
+):
+    """Also where its port speaks TLS, which needs a certificate that the directory has not."""
+    path = tmp_path / "a socket"
+    options = {**files.server_options, "unix": str(path), "token": token}
+    for ways in ({"port": -1, "http": -1, "unix": str(path), "token": token}, options):
+        with ServerThread(tmp_path / "data", **ways):
+            assert_works(f"file:{tmp_path / 'data'}")
 
 
 def test_the_first_endpoint_that_answers_is_used(tmp_path: Path, dead_port: int):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json as jsonlib
 import sys
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from io import BufferedReader
 
     from ringdove.client.outgoing import NewMessage
+    from ringdove.controllers.sending import SentBatch
     from ringdove.core.receipt import Receipt
 
 #: Lines read from a file or pipe before they are sent together, and bytes read at a time.
@@ -87,20 +89,52 @@ def send(
     options: dict[str, Any] = {"priority": priority, "compression": compression}
     if delay_ms is not None:
         options["delay_ms"] = duration_ms(delay_ms)
-    count = duplicates = 0
+    tally = _Tally(queue, json)
     with connected() as connection, progress("sending") as show:
         target = connection.queue(queue)
         target.info()
-        for part in _parts(messages):
-            sent = target.send_many([_with(m, key, shared, id) for m in part], **options)
-            count += len(sent)
-            duplicates += sent.duplicates
-            show(count)
-    if json:
-        emit_json({"sent": count, "duplicates": duplicates})
-    else:
-        note = f", {duplicates:,} of them known already" if duplicates else ""
-        say(f"Sent {count:,} message{'' if count == 1 else 's'} to {queue}{note}.")
+        with tally.told_if_cut_short():
+            for part in _parts(messages):
+                tally.begin(len(part))
+                tally.add(target.send_many([_with(m, key, shared, id) for m in part], **options))
+                show(tally.sent)
+    tally.tell()
+
+
+class _Tally:
+    """How many messages a command has sent: told at the end, whichever way it ends."""
+
+    def __init__(self, queue: str, as_json: bool) -> None:
+        self._queue = queue
+        self._as_json = as_json
+        self.sent = self._duplicates = self._under_way = 0
+
+    def begin(self, count: int) -> None:
+        self._under_way = count
+
+    def add(self, sent: SentBatch) -> None:
+        self.sent += len(sent)
+        self._duplicates += sent.duplicates
+        self._under_way = 0
+
+    @contextmanager
+    def told_if_cut_short(self) -> Iterator[None]:
+        """Whoever sends a long file must know where to go on."""
+        try:
+            yield
+        except BaseException:
+            if self.sent:
+                self.tell()
+            if self.sent and self._under_way:
+                say(f"Of the next {self._under_way:,}, some may have been stored.")
+            raise
+
+    def tell(self) -> None:
+        if self._as_json:
+            emit_json({"sent": self.sent, "duplicates": self._duplicates})
+            return
+        note = f", {self._duplicates:,} of them known already" if self._duplicates else ""
+        say(f"Sent {self.sent:,} message{'' if self.sent == 1 else 's'} to {self._queue}{note}.")
 
 
 def _refuse_options(bodies: tuple[str, ...]) -> None:
@@ -232,7 +266,13 @@ def replay(
 
 
 def ack(*receipts: str) -> None:
-    """Mark messages done by their receipts."""
+    """Mark messages done by their receipts.
+
+    Parameters
+    ----------
+    receipts
+        Receipts, as `receive --json` prints them.
+    """
     _settle(receipts, "Acknowledged", lambda backend, found: backend.acknowledge(found))
 
 
@@ -292,8 +332,7 @@ def _messages(bodies: tuple[str, ...], files: list[Path], ndjson: bool) -> Itera
         raise InvalidArgument("Nothing to send: give messages, a --file, or - for standard input.")
     for body in bodies:
         if body == "-":
-            for line in _lines():
-                yield _from_ndjson(line) if ndjson and line is not None else line
+            yield from _ndjson(_lines()) if ndjson else _lines()
         else:
             yield _from_ndjson(body.encode()) if ndjson else body.encode()
     for file in files:
@@ -301,7 +340,7 @@ def _messages(bodies: tuple[str, ...], files: list[Path], ndjson: bool) -> Itera
             content = file.read_bytes()
         except OSError as error:
             raise InvalidArgument(f"Cannot read {file}: {error.strerror}.") from error
-        yield from map(_from_ndjson, content.splitlines()) if ndjson else [content]
+        yield from _ndjson(content.split(b"\n"), f" of {file}") if ndjson else [content]
 
 
 def _only(messages: Iterator[Any]) -> Iterator[Any]:
@@ -316,12 +355,30 @@ def _lines() -> Iterator[bytes | None]:
     """Lines of standard input; and None where the next may be long in coming."""
     rest = b""
     source = cast("BufferedReader", sys.stdin.buffer)
-    while data := source.read1(_READ_BYTES):
-        *lines, rest = (rest + data).split(b"\n")
-        yield from lines
-        yield None
+    try:
+        while data := source.read1(_READ_BYTES):
+            *lines, rest = (rest + data).split(b"\n")
+            yield from lines
+            yield None
+    except OSError as error:
+        raise InvalidArgument(f"Standard input cannot be read: {error.strerror}.") from error
     if rest:
         yield rest
+
+
+def _ndjson(lines: Iterable[bytes | None], where: str = "") -> Iterator[NewMessage | None]:
+    """Messages of lines; a refusal tells which line. Empty ones mean nothing, as over REST."""
+    number = 0
+    for line in lines:
+        if line is None:
+            yield None
+            continue
+        number += 1
+        if line.strip():
+            try:
+                yield _from_ndjson(line)
+            except InvalidArgument as error:
+                raise InvalidArgument(f"In line {number}{where}: {error}") from error
 
 
 def _from_ndjson(line: bytes) -> NewMessage:
@@ -346,8 +403,9 @@ def _from_ndjson(line: bytes) -> NewMessage:
             _utf8(body), _utf8(fields.get("key")), attributes, _utf8(fields.get("id"))
         )
     except (ValueError, TypeError, RecursionError) as error:
+        shown = line[:80].decode(errors="replace")
         raise InvalidArgument(
-            f"{line[:80]!r} is no message: a JSON object with body or body_base64, perhaps key, "
+            f"{shown!r} is no message: a JSON object with body or body_base64, perhaps key, "
             f"attributes and id ({error})."
         ) from error
 

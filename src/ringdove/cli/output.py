@@ -33,9 +33,10 @@ def table(title: str | None, columns: list[str], rows: Iterable[Iterable[Any]]) 
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     body = [[_cell(value) for value in row] for row in rows]
-    grid = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for position, column in enumerate(columns):
         numeric = body and all(row[position][:1].isdigit() or not row[position] for row in body)
         last = position == len(columns) - 1
@@ -44,7 +45,10 @@ def table(title: str | None, columns: list[str], rows: Iterable[Iterable[Any]]) 
         )
     for row in body:
         grid.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS).print(grid)
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
+    if title is not None:  # Above the table: as a part of it, it would be broken at its width.
+        console.print(Text(title, style="table.title"))
+    console.print(grid)
 
 
 def tables(result: dict[str, Any]) -> None:

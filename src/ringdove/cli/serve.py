@@ -177,33 +177,38 @@ def serve(
 
 def _tell(server: Server | None, *, as_json: bool) -> None:
     """Say where the server can be reached, or that it stands by."""
-    if server is None:
-        if as_json:
-            emit_json({"standby": True})
-            sys.stdout.flush()
-        else:
-            say("Standing by. Ctrl-C ends.")
-        return
-    host, secure = server.config.host, "s" if server.config.tls_cert else ""
     if as_json:
-        ports = {"port": server.port, "http": server.http_port}
-        if server.mqtt_port >= 0 or server.mqtt_ws_port >= 0:
-            ports |= {"mqtt": server.mqtt_port, "mqtt_ws": server.mqtt_ws_port}
-        if server.coap_port >= 0:
-            ports["coap"] = server.coap_port
-        emit_json({"host": host, **ports})
+        emit_json({"standby": True} if server is None else _ports(server))
         sys.stdout.flush()
         return
-    say(f"Serving on ringdove{secure}://{host}:{server.port}")
-    if server.http_port >= 0:
-        say(f"SQS and REST on http{secure}://{host}:{server.http_port}, /console in a browser")
-    if server.mqtt_port >= 0:
-        say(f"MQTT on mqtt{secure}://{host}:{server.mqtt_port}")
-    if server.mqtt_ws_port >= 0:
-        say(f"MQTT on ws{secure}://{host}:{server.mqtt_ws_port}/mqtt")
-    if server.coap_port >= 0:
-        say(f"CoAP on coap://{host}:{server.coap_port}")
+    if server is None:
+        say("Standing by. Ctrl-C ends.")
+        return
+    secure = "s" if server.config.tls_cert else ""
+    host = f"[{server.config.host}]" if ":" in server.config.host else server.config.host
+    for port, text in (
+        (server.port, f"Serving on ringdove{secure}://{host}:{{}}"),
+        (server.http_port, f"SQS and REST on http{secure}://{host}:{{}}, /console in a browser"),
+        (server.mqtt_port, f"MQTT on mqtt{secure}://{host}:{{}}"),
+        (server.mqtt_ws_port, f"MQTT on ws{secure}://{host}:{{}}/mqtt"),
+        (server.coap_port, f"CoAP on coap://{host}:{{}}"),
+    ):
+        if port >= 0:
+            say(text.format(port))
+    if server.config.unix is not None:
+        say(f"Serving on ringdove+unix:{server.config.unix}")
     say("Ctrl-C ends.")
+
+
+def _ports(server: Server) -> dict[str, Any]:
+    ports = {"host": server.config.host, "port": server.port, "http": server.http_port}
+    if server.mqtt_port >= 0 or server.mqtt_ws_port >= 0:
+        ports |= {"mqtt": server.mqtt_port, "mqtt_ws": server.mqtt_ws_port}
+    if server.coap_port >= 0:
+        ports["coap"] = server.coap_port
+    if server.config.unix is not None:
+        ports["unix"] = server.config.unix
+    return ports
 
 
 def _set_up_log(kind: str) -> None:

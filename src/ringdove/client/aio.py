@@ -258,7 +258,7 @@ class Queue:
         return await self.backend.send(self.name, outgoing)
 
     def producer(self, **options: Unpack[by_name.ProducerArguments]) -> Producer:
-        """A producer that joins single sends into blocks; see ProducerOptions."""
+        """A producer that joins single sends into blocks; see client.joining.ProducerOptions."""
         return Producer(self, ProducerOptions(**options))
 
     # -- receiving ------------------------------------------------------------------------------

@@ -30,6 +30,13 @@ def check_number(name: str, value: Any) -> None:
         raise InvalidArgument(f"{name} is {value!r}; it must be a number.")
 
 
+def check_seconds(name: str, value: Any) -> None:
+    """Refuse what is no length of time."""
+    check_number(name, value)
+    if not value > 0:  # nan is not, either
+        raise InvalidArgument(f"{name} is {value!r}; it must be seconds, more than 0.")
+
+
 def check_wait(wait: Any) -> None:
     """Refuse what is no time to wait."""
     if wait is not None and not isinstance(wait, int | float):

@@ -11,6 +11,7 @@ redis://HOST:PORT       those of a fabric, by a controller in this process
 from __future__ import annotations
 
 import difflib
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ringdove import limits, serving
@@ -120,11 +121,13 @@ def make_backend(url: str, *, clock: Clock | None = None, **options: Any) -> Bac
     if not separator:
         raise InvalidArgument(f"{url!r} is no URL: write 'file:{url}' for a data directory.")
     if scheme in address.SCHEMES:
+        from ringdove.client.link import LinkOptions  # noqa: PLC0415
         from ringdove.client.remote import RemoteBackend  # noqa: PLC0415
 
+        _refuse_unknown(scheme, options, [field.name for field in fields(LinkOptions)])
         return RemoteBackend(url, clock=clock, **options)
-    if options and scheme in _SCHEMES:
-        raise InvalidArgument(f"{scheme}: takes no option {', '.join(options)}.")
+    if scheme in _SCHEMES:
+        _refuse_unknown(scheme, options, [])
     if scheme == "memory":
         from ringdove.stores.memory import MemoryStore  # noqa: PLC0415  only what is used
 
@@ -150,3 +153,11 @@ def make_backend(url: str, *, clock: Clock | None = None, **options: Any) -> Bac
         f"{address.without_token(url)!r}: this version connects to 'file:DIRECTORY', 'memory:', "
         f"'ringdove://HOST:PORT', 'tiers://HOST:PORT' and 'redis://HOST:PORT'.{hint}"
     )
+
+
+def _refuse_unknown(scheme: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise InvalidArgument(f"{scheme}: takes no option {name}.{hint}")

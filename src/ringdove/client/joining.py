@@ -20,19 +20,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
-    """How a producer joins messages into blocks."""
+    """How a producer joins messages into blocks.
 
-    #: How long a message may wait for company.
+    linger_ms      how long a message may wait for company
+    block_bytes    a block is closed when it has this many bytes of bodies,
+    block_messages or this many messages
+    in_flight_max  blocks on their way before `send` waits
+    compression    of blocks: none, zstd or lz4
+    name           a lasting name for exactly-once delivery: a producer that starts over with its
+                   name, and from the sequence number `sequence`, sends nothing twice
+    """
+
     linger_ms: float = 5
-    #: A block is closed when it has this many bytes of bodies, or messages.
     block_bytes: int = limits.BLOCK_BYTES_TARGET
     block_messages: int = limits.BLOCK_MESSAGES_TARGET
-    #: Blocks on their way before `send` waits.
     in_flight_max: int = limits.PRODUCER_BLOCKS_IN_FLIGHT_MAX
-    #: Of blocks: none, zstd or lz4.
     compression: str = "none"
-    #: A lasting name for exactly-once delivery. A producer that starts over with its name and from
-    #: the sequence number `sequence` sends nothing twice.
     name: Text | None = None
     sequence: int = 0
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from ringdove import limits
 from ringdove.client.address import Address, Endpoint, tls_context
+from ringdove.client.arguments import check_seconds
 from ringdove.client.endpoints import Endpoints, FixedEndpoints
 from ringdove.errors import (
     ConnectionClosed,
@@ -79,6 +80,10 @@ class LinkOptions:
     #: Called with the old state, the new state and the reason, on the link's loop.
     on_state: Callable[[SessionState, SessionState, str], None] | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("connect_s", "timeout_s", "silence_s", "session_s"):
+            check_seconds(name, getattr(self, name))
+
 
 class StreamEnd(Protocol):
     """What takes the frames of a stream."""
@@ -111,8 +116,13 @@ class Link:
         #: Where to connect; set before `open` by who knows better than the address.
         self.endpoints: Endpoints = FixedEndpoints(address.endpoints)
         self._tls: ssl.SSLContext | None = None
+        self._hint = "One that speaks TLS is reached by ringdoves://."
         if any(endpoint.tls for endpoint in address.endpoints):
             self._tls_context()
+            self._hint = (
+                "Its certificate must be from an authority that is trusted here: name that by the "
+                "option tls_ca, or for commands by SSL_CERT_FILE."
+            )
         self._inbox: deque[Request] = deque()
         self._scheduled = False
         #: Requests that wait until the server may take more.
@@ -139,8 +149,7 @@ class Link:
         except TimeoutError:
             reason = f" ({self._failure})" if self._failure else ""
             error = StoreUnavailable(
-                f"No server answered at {self.endpoints}{reason}. Is it running? One that speaks "
-                "TLS is reached by ringdoves://."
+                f"No server answered at {self.endpoints}{reason}. Is it running? {self._hint}"
             )
             await self.close(error)
             raise error from self._failure

@@ -216,7 +216,7 @@ class Queue:
         )
 
     def producer(self, **options: Unpack[by_name.ProducerArguments]) -> Producer:
-        """A producer that joins single sends into blocks; see ProducerOptions."""
+        """A producer that joins single sends into blocks; see client.joining.ProducerOptions."""
         return Producer(self._twin, ProducerOptions(**options))
 
     # -- receiving ------------------------------------------------------------------------------

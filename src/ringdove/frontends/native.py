@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from typing import TYPE_CHECKING, Any
 
 from ringdove import limits
-from ringdove.errors import InvalidArgument
+from ringdove.errors import InvalidArgument, StoreUnavailable
 from ringdove.frontends.connection import Connection
 from ringdove.frontends.requests import HANDLERS
 from ringdove.pending import Runner
@@ -58,7 +59,8 @@ class NativeServer:
         self.messages_out = 0
         self.connections: set[Connection] = set()
         self._listeners: list[asyncio.Server] = []
-        self._unix: Path | None = None
+        #: Where a unix socket is, and the number by which it is known to be ours.
+        self._unix: tuple[Path, int] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
@@ -72,12 +74,21 @@ class NativeServer:
         return bound
 
     async def listen_unix(self, path: Path) -> None:
-        """Listen on a unix socket."""
-        listener = await self.loop.create_unix_server(
-            lambda: Connection(self), str(path), backlog=_BACKLOG
-        )
+        """Listen on a unix socket; one that a killed server has left is taken over."""
+        if _answers(path):
+            raise StoreUnavailable(
+                f"A server listens on {path} already: end it, or give --unix another path."
+            )
+        try:
+            listener = await self.loop.create_unix_server(
+                lambda: Connection(self), str(path), backlog=_BACKLOG
+            )
+            self._unix = path, _number(path)
+        except OSError as error:
+            raise StoreUnavailable(
+                f"Cannot listen on {path}: {error.strerror or error}. Give --unix another path."
+            ) from error
         self._listeners.append(listener)
-        self._unix = path
         self._sweep_later()
 
     async def close(self) -> None:
@@ -100,7 +111,9 @@ class NativeServer:
                 for connection in list(self.connections):
                     await connection.ended()
         if self._unix is not None:
-            self._unix.unlink(missing_ok=True)
+            path, number = self._unix
+            if _number(path) == number:
+                path.unlink(missing_ok=True)
 
     def abort(self) -> None:
         """Hang up on everybody, and let nobody in."""
@@ -135,6 +148,27 @@ class NativeServer:
         for connection in list(self.connections):
             connection.expire(now_s)
         self._sweeper = self.loop.call_later(_SWEEP_S, self._sweep)
+
+
+def _number(path: Path) -> int:
+    """What tells a file from another of the same name; 0 for none."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return 0
+
+
+def _answers(path: Path) -> bool:
+    """Whether a server listens there; connecting to a unix socket waits for nobody."""
+    with socket.socket(socket.AF_UNIX) as end:
+        end.settimeout(0)
+        try:
+            end.connect(str(path))
+        except BlockingIOError:  # It does, and many wait to be let in.
+            return True
+        except OSError:
+            return False
+    return True
 
 
 def _no_standby(*_: object) -> Follower:

@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-import structlog
-
 from ringdove.errors import ConnectionClosed, RingdoveError, StoreUnavailable
+from ringdove.log import event_logger
 from ringdove.protocol import messages
 from ringdove.stores.embedded.shipping import END, START, Progress, attach, detach, read_on
 
@@ -97,7 +96,7 @@ class Primary:
         self.options = options
         #: Whether the server is about to end in good order.
         self.closing = False
-        self.log = structlog.get_logger("ringdove.standby")
+        self.log = event_logger("ringdove.standby")
         self._store: EmbeddedStore
         self._follower: Follower | None = None
         self._changing = asyncio.Lock()

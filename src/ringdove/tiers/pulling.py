@@ -15,8 +15,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import structlog
-
 from ringdove.core.dedup import Segment
 from ringdove.errors import (
     ClientError,
@@ -29,6 +27,7 @@ from ringdove.errors import (
     StoreFull,
     WaitTimeout,
 )
+from ringdove.log import event_logger
 from ringdove.stores.base import Start
 
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ class QueuePull:
         self.pulled = pulled
         #: Whether this broker has a place upstream.
         self.placed = False
-        self._log = structlog.get_logger("ringdove.relay").bind(queue=origin.name)
+        self._log = event_logger("ringdove.relay").bind(queue=origin.name)
 
     @property
     def subscription(self) -> str:

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from ringdove.client.address import with_token, without_token
 from ringdove.client.remote import RemoteBackend
 from ringdove.errors import (
@@ -25,6 +23,7 @@ from ringdove.errors import (
     StoreFull,
     StoreUnavailable,
 )
+from ringdove.log import event_logger
 from ringdove.tiers.background import Background
 from ringdove.tiers.pulling import Diverged, Pulled, QueuePull, relay_subscription, store_of
 from ringdove.tiers.reports import Place
@@ -94,7 +93,7 @@ class Relay(Background):
         #: Queues that have a place at the present upstream; and that there are others than before.
         self._placed: set[str] = set()
         self._settled = asyncio.Event()
-        self._log = structlog.get_logger("ringdove.relay")
+        self._log = event_logger("ringdove.relay")
 
     def move(self) -> None:
         """Look for an upstream anew: there is a better one."""

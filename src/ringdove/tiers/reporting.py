@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import structlog
 
 from ringdove.client.remote import RemoteBackend
 from ringdove.errors import RingdoveError
+from ringdove.log import event_logger
 from ringdove.tiers.background import Background
 from ringdove.tiers.pulling import Pulled
 from ringdove.tiers.reports import (
@@ -112,7 +112,7 @@ class Reporter(Background):
         self._before_s = time.monotonic()
         #: Queues that could not be looked at, the last time.
         self._unreported: set[str] = set()
-        self._log = structlog.get_logger("ringdove.tiers")
+        self._log = event_logger("ringdove.tiers")
 
     async def close(self) -> None:
         """Report no more, and say so, so that nobody misses it. Idempotent."""

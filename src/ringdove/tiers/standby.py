@@ -13,11 +13,10 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-import structlog
-
 from ringdove import limits
 from ringdove.client.address import parse, tls_context
 from ringdove.errors import InvalidArgument, RemoteProtocolError, RingdoveError
+from ringdove.log import event_logger
 from ringdove.protocol import frames, messages
 from ringdove.protocol.frames import FrameDecoder
 from ringdove.protocol.messages import Verb
@@ -61,7 +60,7 @@ class Standby:
         self.on_wait: Callable[[], None] | None = None
         #: Where the primary is, as far as known.
         self._primary_url = ""
-        self._log = structlog.get_logger("ringdove.standby")
+        self._log = event_logger("ringdove.standby")
         self._said = ""
 
     async def until_granted(self, name: str | None, primary_url: str | None) -> Holding:
