@@ -14,6 +14,7 @@ from ringdove.cli import session
 from ringdove.cli.output import emit_json, human_age, human_bytes, say, table
 from ringdove.cli.queues import JsonFlag
 from ringdove.cli.values import duration_ms
+from ringdove.config import directory_of
 from ringdove.errors import InvalidArgument, RingdoveError
 
 if TYPE_CHECKING:
@@ -299,8 +300,7 @@ def _make_directory(url: str) -> None:
     """Make the data directory of a `file:` URL, so that it can be served."""
     from ringdove.client.sync import connect
 
-    scheme, _, path = url.partition(":")
-    if scheme == "file" and not (Path(path) / "format").exists():
+    if url.startswith("file:") and not (directory_of(url) / "format").exists():
         connect(url).close()
 
 
