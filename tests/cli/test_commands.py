@@ -190,6 +190,15 @@ def test_dead_letters_are_listed_shown_and_sent_back(readings):
     assert "there is no such queue" in sh("dead", "list")
 
 
+def test_what_others_have_put_among_dead_letters_is_shown_too(sh):
+    sh("queue", "create", "readings", "--dead-letter", "letters")
+    sh("send", "letters", "first", "-a", "ringdove.dead.at_ms=yesterday")
+    sh("send", "letters", "second", "-a", f"ringdove.dead.at_ms={2**62}")
+    shown = sh("dead", "show", "readings")
+    assert "first" in shown
+    assert "second" in shown
+
+
 def test_a_queue_that_is_deleted_while_others_are_listed_is_left_out(readings, monkeypatch):
     sh = readings
     sh("queue", "create", "other")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from cyclopts import Parameter
 
 from ringdove.cli import session
+from ringdove.cli.flags import Flag, JsonFlag
 from ringdove.cli.output import emit_json, message_dict, progress, say
-from ringdove.cli.queues import JsonFlag
 from ringdove.cli.session import connected
 from ringdove.cli.values import attribute, duration_ms
 from ringdove.errors import InvalidArgument
@@ -41,7 +41,7 @@ def send(
     priority: int = 0,
     delay_ms: str | None = None,
     file: Annotated[list[Path] | None, Parameter(name=["--file", "-f"])] = None,
-    ndjson: Annotated[bool, Parameter(negative="")] = False,
+    ndjson: Flag = False,
     compression: str = "none",
     json: JsonFlag = False,
 ) -> None:
@@ -119,7 +119,7 @@ def receive(
     *,
     max: Annotated[int, Parameter(name=["--max", "-n"])] = 1,
     wait: float = 0,
-    ack: Annotated[bool, Parameter(negative="")] = False,
+    ack: Flag = False,
     subscription: str = "default",
     lease_ms: str | None = None,
     json: JsonFlag = False,

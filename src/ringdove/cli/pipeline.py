@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from ringdove.cli import session
+from ringdove.cli.flags import Flag, JsonFlag
 from ringdove.cli.output import emit_json, human_age, human_bytes, say, table
-from ringdove.cli.queues import JsonFlag
 from ringdove.cli.values import duration_ms
 from ringdove.config import directory_of
 from ringdove.errors import InvalidArgument, RingdoveError
@@ -35,7 +35,6 @@ Example:
 """,
 )
 
-Flag = Annotated[bool, Parameter(negative="")]
 HERE = Path()
 
 #: Failed updates in a row after which a run without end gives up; each waits longer than the last.
