@@ -133,7 +133,7 @@ def test_files_ndjson_and_binary_bodies(readings, tmp_path):
     assert second["body_base64"] == "/wAK"
     assert third["body"] == '{"nested": true}'
     for bad in (
-        "{", "[]", '{"text": 1}', '{"body_base64": "?"}', "{}", '{"body": null}',
+        "{", "[]", '["body"]', '{"text": 1}', '{"body_base64": "?"}', "{}", '{"body": null}',
         '{"body_base64": null}', '{"body": "x", "attributes": [1]}', r'{"body": "\ud800"}',
         r'{"body": "x", "key": "\ud800"}', "[" * 100_000,
     ):  # fmt: skip

@@ -329,9 +329,11 @@ def _from_ndjson(line: bytes) -> NewMessage:
 
     try:
         fields = jsonlib.loads(line)
+        if not isinstance(fields, dict):
+            raise ValueError("it is no object")  # noqa: TRY301, TRY004  one refusal for all
         unknown = set(fields) - _NDJSON_FIELDS
         if unknown or ("body" in fields) == ("body_base64" in fields):
-            raise ValueError(f"it has {sorted(fields)}")  # noqa: TRY301  one refusal for all
+            raise ValueError(f"it has {sorted(fields)}")  # noqa: TRY301
         body = fields.get("body")
         if "body_base64" in fields:
             body = base64.b64decode(fields["body_base64"], validate=True)
