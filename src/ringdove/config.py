@@ -39,9 +39,19 @@ def find_url(url: str | None, data: str | os.PathLike[str] | None) -> str:
             raise InvalidArgument(f"Give {names}, not both.")
         if source.get("url"):
             return str(source["url"])
-        if source.get("data"):
-            return f"file:{str(source['data']).replace('%', '%25')}"
+        if directory := source.get("data"):
+            return url_of(str(directory))
     return f"file:{DATA_DEFAULT}"
+
+
+def url_of(directory: str | os.PathLike[str]) -> str:
+    """The URL that names a data directory; `directory_of` is the way back."""
+    return f"file:{os.fspath(directory).replace('%', '%25')}"
+
+
+def absolute_url(url: str) -> str:
+    """A URL that means the same in every working directory."""
+    return url_of(directory_of(url).absolute()) if url.startswith("file:") else url
 
 
 def directory_of(url: str) -> Path:

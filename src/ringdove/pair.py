@@ -21,6 +21,7 @@ from ringdove.errors import InvalidArgument
 from ringdove.log import event_logger
 from ringdove.server import Server
 from ringdove.stores.embedded.replica import Replica
+from ringdove.tiers.grants import LEASE_MS_MAX, LEASE_MS_MIN
 from ringdove.tiers.holding import Grantors
 from ringdove.tiers.primary import Primary, StandbyOptions
 from ringdove.tiers.standby import Standby
@@ -74,6 +75,10 @@ def check(config: ServerConfig) -> None:
     if config.standby_timeout_ms < 1:
         raise InvalidArgument(
             f"standby_timeout_ms is {config.standby_timeout_ms}; it must be above 0."
+        )
+    if not LEASE_MS_MIN <= config.grant_ms <= LEASE_MS_MAX:
+        raise InvalidArgument(
+            f"grant_ms is {config.grant_ms}; it must be {LEASE_MS_MIN} to {LEASE_MS_MAX}."
         )
 
 

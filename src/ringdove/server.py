@@ -151,12 +151,6 @@ class Server:
             coap=self.coap_port, data="a fabric" if config.store else config.data,
         )  # fmt: skip
 
-    def _serve_under(self, primary: Primary) -> None:
-        """Serve only while another process does not, and take a standby."""
-        assert isinstance(self.broker.store, EmbeddedStore)
-        primary.oversee(self.broker.store)
-        self.native.follow = primary.follow
-
     async def _start_native(self, tls: ssl.SSLContext | None) -> None:
         """Listen for the native protocol, and for what tiers and standbys say in it."""
         config = self.config
@@ -171,7 +165,16 @@ class Server:
         if config.port >= 0:
             self.port = await self._native.listen(config.host, config.port, tls)
         if config.unix is not None:
-            await self._native.listen_unix(Path(config.unix))
+            await self._listen_unix(self._native, config.unix)
+
+    async def _listen_unix(self, native: NativeServer, path: str) -> None:
+        try:
+            await native.listen_unix(Path(path))
+        except OSError as error:
+            raise StoreUnavailable(
+                f"Cannot listen on {path}: {error.strerror or error}. Give --unix the path of a "
+                "socket, in a directory where one can be made."
+            ) from error
 
     async def _start_http(self, tls: ssl.SSLContext | None) -> None:
         """Listen for HTTP in all its dialects, if it is wanted."""
@@ -204,9 +207,8 @@ class Server:
             return
         from ringdove.frontends.mqtt import Gateway, GatewayConfig  # noqa: PLC0415  if wanted
 
-        assert self._broker is not None
         self._mqtt = Gateway(
-            self._broker,
+            self.broker,
             asyncio.get_running_loop(),
             GatewayConfig(
                 texts(config.mqtt_rules),
@@ -233,9 +235,8 @@ class Server:
         from ringdove.frontends.coap.site import Site  # noqa: PLC0415  if wanted
         from ringdove.frontends.coap.statistics import CoapCollector  # noqa: PLC0415  if wanted
 
-        assert self._broker is not None
-        access = Access(self._broker, config.token)
-        site = Site(self._broker, access, self.native.give_back)
+        access = Access(self.broker, config.token)
+        site = Site(self.broker, access, self.native.give_back)
         self._coap = CoapServer(self.native.runner, site.respond, config.coap_rate)
         if self._http is not None:
             self._http.collectors.append(CoapCollector(self._coap))

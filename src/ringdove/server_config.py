@@ -8,6 +8,7 @@ from ringdove import limits
 from ringdove.errors import InvalidArgument
 from ringdove.frontends.exchange import is_local
 from ringdove.tiers import roles
+from ringdove.tiers.grants import LEASE_MS
 from ringdove.tiers.roles import TierConfig
 
 
@@ -64,7 +65,7 @@ class ServerConfig(TierConfig, frozen=True, forbid_unknown_fields=True):
     #: managers grant, after which the other may serve.
     standby_required: bool = False
     standby_timeout_ms: int = 2_000
-    grant_ms: int = 1_500
+    grant_ms: int = LEASE_MS
 
 
 def texts(given: str | tuple[str, ...]) -> tuple[str, ...]:

@@ -133,7 +133,7 @@ def test_files_ndjson_and_binary_bodies(readings, tmp_path):
     assert second["body_base64"] == "/wAK"
     assert third["body"] == '{"nested": true}'
     for bad in (
-        "{", "[]", '{"text": 1}', '{"body_base64": "?"}', "{}", '{"body": null}',
+        "{", "[]", '["body"]', '{"text": 1}', '{"body_base64": "?"}', "{}", '{"body": null}',
         '{"body_base64": null}', '{"body": "x", "attributes": [1]}', r'{"body": "\ud800"}',
         r'{"body": "x", "key": "\ud800"}', "[" * 100_000,
     ):  # fmt: skip
@@ -219,6 +219,15 @@ def test_dead_letters_are_listed_shown_and_sent_back(readings):
     assert "ringdove queue set plain" in sh.err
     sh("queue", "delete", "readings.dead", "--yes")
     assert "there is no such queue" in sh("dead", "list")
+
+
+def test_what_others_have_put_among_dead_letters_is_shown_too(sh):
+    sh("queue", "create", "readings", "--dead-letter", "letters")
+    sh("send", "letters", "first", "-a", "ringdove.dead.at_ms=yesterday")
+    sh("send", "letters", "second", "-a", f"ringdove.dead.at_ms={2**62}")
+    shown = sh("dead", "show", "readings")
+    assert "first" in shown
+    assert "second" in shown
 
 
 def test_a_queue_that_is_deleted_while_others_are_listed_is_left_out(readings, monkeypatch):

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 
 import lmdb
+import msgspec
 import pytest
 
 from faults.events import body, digest
@@ -435,6 +436,26 @@ def test_a_damaged_entry_about_a_queue_is_an_error(
     assert lease(store, GOOD, 9)[0] == [content(GOOD, n) for n in range(BLOCKS)]
     run(store.close())
     assert any("(2, 0, 0)" in fault for fault in faults), faults
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"queue/q", b"\xc1"),
+        (b"queue/q", msgspec.msgpack.encode((b"\xc1", 1, 0))),
+        (b"queue/\xff", msgspec.msgpack.encode((b"", 1, 0))),
+        (b"account/1", b"\xc1"),
+    ],
+)
+def test_fsck_reports_a_damaged_record_and_goes_on(data: Path, key: bytes, value: bytes) -> None:
+    env = lmdb.open(os.fspath(data / "disk"), max_dbs=20, map_size=limits.MAP_BYTES)
+    with env.begin(write=True, db=env.open_db(b"records", create=False)) as txn:
+        txn.put(key, value)
+    env.close()
+    report = fsck(data)
+    [fault] = report.faults
+    assert f"record {key.decode(errors='backslashreplace')!r} is damaged" in fault
+    assert report.blocks == 2 * BLOCKS
 
 
 def test_a_damaged_clock_does_not_expire_everything(data: Path, open_store: Open) -> None:

@@ -188,6 +188,16 @@ class TestPlaces:
         with find_place("ringdove://example:1", None, PLAN._replace(protocol="native")) as p:
             assert p.plan.address == ("example", 1)
 
+    def test_of_several_servers_devices_go_to_the_first(self):
+        url = "ringdove://:a%2Fb@one:1,two:2"
+        with find_place(url, None, PLAN._replace(protocol="native")) as p:
+            assert (p.queues, p.plan.address, p.plan.token) == (url, ("one", 1), "a/b")
+
+    def test_a_directory_is_the_one_that_its_url_names(self, tmp_path):
+        with find_place(f"file:{tmp_path}/100%25", None, PLAN._replace(protocol="http")) as p:
+            assert p.queues is not None
+            assert [path.name for path in tmp_path.iterdir()] == ["100%"]
+
     def test_a_url_of_devices_says_nothing_of_queues(self):
         with find_place("coap://example", None, PLAN._replace(protocol="coap")) as p:
             assert (p.queues, p.plan.address) == (None, ("example", 5683))

@@ -1,13 +1,19 @@
 """What gateways of a fabric tell one another, also when the bus was away for a while."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
-from ringdove.errors import StoreUnavailable
+from ringdove.errors import RecordConflict, StoreUnavailable
 from ringdove.frontends.mqtt import peers
 from ringdove.frontends.mqtt.message import Message
+from ringdove.frontends.mqtt.routes import Routes
+from ringdove.frontends.mqtt.session import SESSION_PREFIX, decode_session
+from ringdove.frontends.mqtt.sessions import Sessions
 from ringdove.pending import Pending, Runner
+from ringdove.protocol.mqtt.packets import Connect
+from ringdove.protocol.mqtt.rules import Rules
 from ringdove.stores.memory import MemoryStore
 
 
@@ -40,8 +46,11 @@ class Pair:
     async def do(self, work):
         """Have it driven as a gateway does."""
         done = asyncio.get_running_loop().create_future()
-        self._runner.spawn(work, lambda _, error: done.set_result(error))
-        assert await done is None
+        self._runner.spawn(work, lambda value, error: done.set_result((value, error)))
+        value, error = await done
+        if error is not None:
+            raise error
+        return value
 
     async def __aenter__(self):
         for each in (self.one, self.other):
@@ -139,6 +148,30 @@ def test_room_is_made_for_many_events_at_a_time(monkeypatch, caplog, bound):
         assert one._unsent_bytes == 100 * nbytes
 
     asyncio.run(main())
+
+
+def test_a_session_that_another_gateway_has_by_now_is_left_to_it():
+    async def main():
+        store = Shared()
+        async with Pair(store) as pair:
+            here, there = (
+                Sessions(store, Routes(Rules()), each) for each in (pair.one, pair.other)
+            )
+            packet = Connect("device", clean_start=False)
+            before, _ = await pair.do(here.open(connection(), packet, "device", 60))
+            after, present = await pair.do(there.open(connection(), packet, "device", 60))
+            assert present
+            with pytest.raises(RecordConflict):
+                await pair.do(here.give_stripe(before))
+            await pair.do(there.give_stripe(after))
+            record = await store.get(f"{SESSION_PREFIX}device")
+            assert decode_session(record.value) == after.record()
+
+    asyncio.run(main())
+
+
+def connection():
+    return SimpleNamespace(identity=None, session=None, end=lambda *_: None)
 
 
 def test_more_than_a_block_is_told_in_several(monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 from rest.caller import Caller, QueueCaller
 from rest.conftest import serve_rest
 from ringdove import errors
-from ringdove.frontends.exchange import ClientGone, HttpRequest
+from ringdove.frontends.exchange import HttpRequest
 from ringdove.frontends.rest import problems
 from ringdove.frontends.rest.api import RestApi
 from server.running import ServerThread
@@ -102,12 +102,11 @@ def test_every_error_has_a_status_and_a_title():
 # -- who may ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def locked(server: ServerThread) -> Iterator[ServerThread]:
+@pytest.fixture(scope="module")
+def locked() -> Iterator[ServerThread]:
     """A server with a token."""
-    serve_rest(server, token=SECRET)
-    yield server
-    serve_rest(server)
+    with ServerThread("nowhere", port=-1, memory=True, token=SECRET) as running:
+        yield running
 
 
 @pytest.mark.parametrize(
@@ -122,11 +121,11 @@ def test_a_token_is_wanted_everywhere(locked: ServerThread, given: str | None):
     for method, path in [
         ("GET", "/queues"),
         ("PUT", "/queues/q"),
-        ("GET", "/openapi.json"),
-        ("GET", "/x"),
+        ("DELETE", "/queues/q"),
+        ("POST", "/queues/q/messages"),
+        ("POST", "/queues/q/receive"),
     ]:
         told = caller.problem(401, "NotIdentified", method, path)
-        assert "Authorization: Bearer" in told["detail"]
         assert "hunter2" not in str(told)
     answer = caller.call("GET", "/queues")
     assert answer.headers["www-authenticate"].startswith("Bearer")
@@ -327,11 +326,6 @@ def test_a_store_that_cannot_serve_is_told(error, status):
     response = run(error)
     assert response.status == status
     assert ((b"retry-after", b"1") in response.headers) == (status == 503)
-
-
-def test_a_client_that_is_gone_is_left_to_the_server():
-    with pytest.raises(ClientGone):
-        run(ClientGone())
 
 
 def test_no_secret_is_logged(locked: ServerThread, capfd):

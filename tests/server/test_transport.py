@@ -321,6 +321,17 @@ def test_an_address_that_others_reach_is_allowed_when_told_so(tmp_path: Path):
     assert b"Traceback" not in refused.stderr
 
 
+def test_a_socket_that_cannot_be_made_is_a_clear_error(tmp_path: Path):
+    path = tmp_path / "nowhere" / "socket"
+    refused = run_command(
+        "--data", str(tmp_path / "data"), "serve", "--port", "0", "--http", "-1",
+        "--unix", str(path),
+    )  # fmt: skip
+    assert refused.returncode == 3
+    assert f"Cannot listen on {path}: No such file or directory.".encode() in refused.stderr
+    assert b"port" not in refused.stderr
+
+
 @pytest.mark.parametrize("which", ["port", "http"])
 def test_a_port_in_use_is_a_clear_error(tmp_path: Path, which):
     with socket.socket() as taken:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ringdove.config import directory_of
 from ringdove.errors import InvalidArgument
 from ringdove.spark.columns import COLUMNS
 from ringdove.spark.options import Options, parse_start
@@ -16,6 +17,13 @@ def test_defaults(tmp_path, monkeypatch):
     assert options.columns == tuple(COLUMNS)
     assert (options.start, options.subscription, options.rows_per_trigger) == (None, None, None)
     assert (options.skip_trimmed, options.split) == (False, False)
+
+
+@pytest.mark.parametrize("url", ["file:a%25b", "file:./a%25b", "file://{}/a%25b"])
+def test_a_directory_is_the_same_wherever_a_task_runs(tmp_path, monkeypatch, url):
+    monkeypatch.chdir(tmp_path)
+    place = Options.read({"queue": "q", "url": url.format(tmp_path)}).place
+    assert directory_of(place.url) == tmp_path / "a%b"
 
 
 def test_names_come_in_any_case_and_sparks_own_are_left_alone():

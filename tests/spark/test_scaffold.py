@@ -12,8 +12,10 @@ import ringdove
 from cli.shell import Shell
 from ringdove.cli import EXIT_REFUSED
 from ringdove.errors import InvalidArgument
+from ringdove.spark import links
 from ringdove.spark.pipeline.project import Project, make_queues
 from ringdove.spark.pipeline.sample import make_samples
+from ringdove.spark.pipeline.scaffold import Plan, write_project
 from ringdove.spark.pipeline.schema import make_schema, parse_ddl, read_schema
 
 
@@ -35,6 +37,16 @@ def test_a_project_says_where_its_queues_are(shell, tmp_path):
     )
     assert project.storage == tmp_path / "my-meters" / "storage"
     assert not project.delta
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [("file:{}/100%25/data", "100%/data"), ("file://localhost{}/plain/data", "plain/data")],
+)
+def test_a_project_finds_the_directory_that_its_url_names(tmp_path, monkeypatch, url, place):
+    write_project(Plan(tmp_path / "meters", url.format(tmp_path), "power"))
+    monkeypatch.setattr(links, "find_or_start", lambda directory, _: directory)
+    assert links.served_url(Project.open(tmp_path / "meters").url) == tmp_path / place
 
 
 @pytest.mark.parametrize("form", ["json", "csv", "avro"])

@@ -570,11 +570,15 @@ def test_a_queue_that_cannot_follow_stops_no_other(tmp_path: Path) -> None:
         ({"level": 1}, "say where"),
         ({"upstream": "ringdove://127.0.0.1:1"}, "level 1 and more"),
         ({"level": 1, "upstream": "manager"}, "--managers"),
+        ({"level": 1, "upstream": "core:7117"}, "names no server"),
+        ({"managers": "core:7117"}, "names no server"),
+        ({"managers": "ringdove://core:port"}, "'port' is no port"),
+        ({"public_url": "https://core:7117"}, "names no server"),
         ({"level": -1}, "0 or more"),
         ({"name": "a b"}, "broker name"),
         ({"networks": "10.1.0.0/16,nowhere"}, "nowhere"),
-        ({"level": 1, "upstream": "x", "relay_compression": "gzip"}, "zstd"),
-        ({"level": 1, "upstream": "x", "spool_bytes": 0}, "spool_bytes"),
+        ({"level": 1, "upstream": "ringdove://x", "relay_compression": "gzip"}, "zstd"),
+        ({"level": 1, "upstream": "ringdove://x", "spool_bytes": 0}, "spool_bytes"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(

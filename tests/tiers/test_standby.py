@@ -215,6 +215,7 @@ def test_a_new_primary_that_ended_before_a_manager_answered_serves_later(tmp_pat
         ({"name": None}, "needs --name"),
         ({"standby_of": "ringdove://127.0.0.1:1"}, "not both"),
         ({"standby_timeout_ms": 0}, "must be above 0"),
+        ({"grant_ms": 299}, "must be 300 to 60000"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options, reason):

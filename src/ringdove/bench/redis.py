@@ -16,8 +16,8 @@ import hiredis
 
 from ringdove.bench.processes import cpu_s
 from ringdove.cluster.processes import free_ports, redis_program
+from ringdove.core.ring import SLOTS
 from ringdove.errors import StoreUnavailable
-from ringdove.stores.fabric.cluster import SLOTS
 
 if TYPE_CHECKING:
     import ssl

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
+from ringdove.cli.flags import Flag, JsonFlag, confirm
 from ringdove.cli.output import emit_json, human_bytes, human_time, say, table
-from ringdove.cli.queues import JsonFlag
 from ringdove.cli.session import connected
 from ringdove.cli.values import size_bytes
 from ringdove.errors import InvalidArgument
@@ -15,8 +15,6 @@ from ringdove.errors import InvalidArgument
 app = App(name="account", help="Accounts: who may use which queues, with which keys.")
 key_app = App(name="key", help="Access keys of accounts.")
 app.command(key_app)
-
-Flag = Annotated[bool, Parameter(negative="")]
 
 
 @app.command
@@ -129,8 +127,7 @@ def delete(account: str, *, yes: Flag = False, json: JsonFlag = False) -> None:
         Print JSON.
     """
     found = _ask("get", account=account)
-    if not yes:
-        _confirm(f"Delete account {found['id']} {found['name']} and its keys?")
+    confirm(f"Delete account {found['id']} {found['name']} and its keys?", yes=yes)
     _ask("delete", account=found["id"])
     if json:
         emit_json({"deleted": found["id"]})
@@ -402,12 +399,3 @@ def _ask_password() -> str:
     if getpass("Again: ") != text:
         raise InvalidArgument("These are two passwords. Nothing was done.")
     return text
-
-
-def _confirm(question: str) -> None:
-    import sys
-
-    if not sys.stdin.isatty():
-        raise InvalidArgument(f"{question} Say --yes to do it without being asked.")
-    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
-        raise InvalidArgument("Nothing was done.")

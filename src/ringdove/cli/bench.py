@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from ringdove.cli.flags import Flag, JsonFlag
 from ringdove.cli.output import emit_json, tables
-from ringdove.cli.queues import JsonFlag
 
 app = App(name="bench", help="Measure Ringdove on this machine; ratios matter more than absolutes.")
 
@@ -403,7 +403,7 @@ def peers(
     plot: Plot = None,
     save: Path | None = None,
     load: Path | None = None,
-    markdown: Annotated[bool, Parameter(negative="")] = False,
+    markdown: Flag = False,
     json: JsonFlag = False,
 ) -> None:
     """Ringdove beside Kafka, Redis, NATS, RabbitMQ, beanstalkd and servers of SQS; ratios first.

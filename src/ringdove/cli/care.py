@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import Parameter
-
+from ringdove.cli.flags import Flag, JsonFlag
 from ringdove.cli.output import emit_json, human_age, human_bytes, progress, say, table
-from ringdove.cli.queues import NO_QUEUES, JsonFlag, all_stats
+from ringdove.cli.queues import NO_QUEUES, all_stats
 from ringdove.cli.session import connected, directory
 from ringdove.errors import InvalidArgument, StoreLocked
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 def stats(
     queue: str | None = None,
     *,
-    watch: Annotated[bool, Parameter(negative="")] = False,
+    watch: Flag = False,
     every: float = 1.0,
     count: int | None = None,
     json: JsonFlag = False,

@@ -13,7 +13,6 @@ from ringdove.cli.cluster_backup import backup, restore
 from ringdove.cli.cluster_plan import (
     COPIES,
     SERVERS_ENOUGH,
-    Flag,
     Fsync,
     create,
     deal,
@@ -25,8 +24,8 @@ from ringdove.cli.cluster_plan import (
     say_handed,
 )
 from ringdove.cli.cluster_status import DIRECTORY, status
+from ringdove.cli.flags import Flag, JsonFlag
 from ringdove.cli.output import emit_json, progress, say
-from ringdove.cli.queues import JsonFlag
 from ringdove.cli.values import duration_ms, size_bytes
 from ringdove.errors import InvalidArgument
 

@@ -8,10 +8,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from ringdove.cli.cluster_plan import Flag, new_password
+from ringdove.cli.cluster_plan import new_password
 from ringdove.cli.cluster_status import DIRECTORY
+from ringdove.cli.flags import Flag, JsonFlag
 from ringdove.cli.output import emit_json, human_bytes, progress, say
-from ringdove.cli.queues import JsonFlag
 
 
 def backup(

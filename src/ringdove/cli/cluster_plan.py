@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from ringdove.cli.flags import JsonFlag
 from ringdove.cli.output import emit_json, progress, say
-from ringdove.cli.queues import JsonFlag
 from ringdove.cli.values import duration_ms, size_bytes
 from ringdove.errors import InvalidArgument
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ringdove.cluster.layout import Blueprint
     from ringdove.core.ring import Rings
 
-Flag = Annotated[bool, Parameter(negative="")]
 Fsync = Literal["always", "everysec"]
 
 COPIES = 3

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from ringdove.cli import session
+from ringdove.cli.flags import JsonFlag
 from ringdove.cli.output import emit_json, human_bytes, table
-from ringdove.cli.queues import JsonFlag
 
 if TYPE_CHECKING:
     from ringdove.cluster.layout import Blueprint

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from ringdove.cli.flags import JsonFlag
 from ringdove.cli.output import emit_json, human_time, message_dict, progress, say, table
-from ringdove.cli.queues import JsonFlag
 from ringdove.cli.session import connected
 from ringdove.errors import InvalidArgument, QueueNotFound
 
@@ -65,6 +65,8 @@ def show(
     json
         Print one JSON object per message.
     """
+    from ringdove.controllers.deadletter import AT_MS, REASON, SOURCE
+
     with connected() as connection:
         letters = list(_dead_letter_queue(connection, queue).peek(max))
     if json:
@@ -77,12 +79,12 @@ def show(
         [
             [
                 letter.offset,
-                letter.attributes.get("ringdove.dead.queue"),
-                letter.attributes.get("ringdove.dead.reason"),
-                human_time(letter.attributes.get("ringdove.dead.at_ms", 0)),
+                letter.attributes.get(SOURCE),
+                letter.attributes.get(REASON),
+                human_time(died) if isinstance(died, int) else "",
                 letter.body[:60].decode(errors="backslashreplace"),
             ]
-            for letter in letters
+            for letter, died in ((letter, letter.attributes.get(AT_MS)) for letter in letters)
         ],
     )
 

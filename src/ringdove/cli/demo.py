@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from ringdove.cli.flags import Flag, JsonFlag
 from ringdove.cli.output import emit_json, say, table
-from ringdove.cli.queues import JsonFlag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ringdove.demo.story import Seen
 
-Flag = Annotated[bool, Parameter(negative="")]
 
 #: Seconds between two lines where there is no terminal.
 _LINE_S = 5.0

@@ -7,18 +7,15 @@ import contextlib
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Any, Literal
 
 from ringdove.cli import session
+from ringdove.cli.flags import Flag, JsonFlag
 from ringdove.cli.output import emit_json, say, table
-from ringdove.cli.queues import JsonFlag
 
 if TYPE_CHECKING:
     from ringdove.fleet import Fleet, Plan
 
-Flag = Annotated[bool, Parameter(negative="")]
 
 #: Seconds between two lines where there is no terminal.
 _LINE_S = 5.0

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from cyclopts import Parameter
 
 from ringdove.cli import session
+from ringdove.cli.flags import Flag, JsonFlag
 from ringdove.cli.output import emit_json, message_dict, progress, say
-from ringdove.cli.queues import JsonFlag
 from ringdove.cli.session import connected
 from ringdove.cli.values import attribute, duration_ms
 from ringdove.errors import InvalidArgument
@@ -43,7 +43,7 @@ def send(
     priority: int = 0,
     delay_ms: str | None = None,
     file: Annotated[list[Path] | None, Parameter(name=["--file", "-f"])] = None,
-    ndjson: Annotated[bool, Parameter(negative="")] = False,
+    ndjson: Flag = False,
     compression: str = "none",
     json: JsonFlag = False,
 ) -> None:
@@ -153,7 +153,7 @@ def receive(
     *,
     max: Annotated[int, Parameter(name=["--max", "-n"])] = 1,
     wait: float = 0,
-    ack: Annotated[bool, Parameter(negative="")] = False,
+    ack: Flag = False,
     subscription: str = "default",
     lease_ms: str | None = None,
     json: JsonFlag = False,
@@ -386,9 +386,11 @@ def _from_ndjson(line: bytes) -> NewMessage:
 
     try:
         fields = jsonlib.loads(line)
+        if not isinstance(fields, dict):
+            raise ValueError("it is no object")  # noqa: TRY301, TRY004  one refusal for all
         unknown = set(fields) - _NDJSON_FIELDS
         if unknown or ("body" in fields) == ("body_base64" in fields):
-            raise ValueError(f"it has {sorted(fields)}")  # noqa: TRY301  one refusal for all
+            raise ValueError(f"it has {sorted(fields)}")  # noqa: TRY301
         body = fields.get("body")
         if "body_base64" in fields:
             body = base64.b64decode(fields["body_base64"], validate=True)

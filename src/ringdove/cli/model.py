@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from ringdove.cli.flags import Flag, JsonFlag
 from ringdove.cli.output import emit_json, tables
-from ringdove.cli.queues import JsonFlag
 from ringdove.cli.values import duration_ms, duration_s
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def petri(
     broker_threads: OwnThreads = None,
     link: Link = "0",
     timeout: Timeout = None,
-    in_order: Annotated[bool, Parameter(negative="")] = False,
+    in_order: Flag = False,
     replications: int = 20,
     seconds: float = 100.0,
     warm: float = 20.0,
@@ -233,7 +233,7 @@ def placement(
     *,
     servers: Servers = (5, 50),
     failures: int = 2,
-    neighbours: Annotated[bool, Parameter(negative="")] = False,
+    neighbours: Flag = False,
     seed: int = 0,
     json: JsonFlag = False,
 ) -> None:

@@ -121,8 +121,11 @@ def human_age(ms: int) -> str:
 
 
 def human_time(ms: int) -> str:
-    """A moment that people can read; empty for none."""
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S") if ms else ""
+    """A moment that people can read; empty for none, and for one that no calendar has."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S") if ms else ""
+    except (ValueError, OverflowError, OSError):
+        return ""
 
 
 def message_dict(message: BaseMessage, *, receipt: bool = True) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from ringdove.cli import session
+from ringdove.cli.flags import Flag, JsonFlag
 from ringdove.cli.output import emit_json, human_age, human_bytes, say, table
-from ringdove.cli.queues import JsonFlag
 from ringdove.cli.values import duration_ms
+from ringdove.config import directory_of
 from ringdove.errors import InvalidArgument, RingdoveError
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ Example:
 """,
 )
 
-Flag = Annotated[bool, Parameter(negative="")]
 HERE = Path()
 
 #: Failed updates in a row after which a run without end gives up; each waits longer than the last.
@@ -299,8 +299,7 @@ def _make_directory(url: str) -> None:
     """Make the data directory of a `file:` URL, so that it can be served."""
     from ringdove.client.sync import connect
 
-    scheme, _, path = url.partition(":")
-    if scheme == "file" and not (Path(path) / "format").exists():
+    if url.startswith("file:") and not (directory_of(url) / "format").exists():
         connect(url).close()
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from ringdove.cli.flags import JsonFlag
 from ringdove.cli.output import emit_json, progress, say, table
-from ringdove.cli.queues import JsonFlag
 from ringdove.cli.values import duration_s, size_bytes
 from ringdove.errors import InvalidArgument, StoreUnavailable
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import App, Parameter
 
+from ringdove.cli.flags import Flag, JsonFlag, confirm
 from ringdove.cli.output import emit_json, human_age, human_bytes, human_time, say, table
 from ringdove.cli.session import connected
 from ringdove.cli.values import duration_ms, number, size_bytes
@@ -101,9 +102,6 @@ class Settings:
                 value = int(value) if value.isdigit() else value
             chosen[item.name] = value
         return chosen
-
-
-JsonFlag = Annotated[bool, Parameter(name="--json", negative="")]
 
 
 @app.command
@@ -227,7 +225,7 @@ def change(name: str, settings: Settings | None = None, *, json: JsonFlag = Fals
 
 
 @app.command
-def purge(name: str, *, yes: Annotated[bool, Parameter(negative="")] = False) -> None:
+def purge(name: str, *, yes: Flag = False) -> None:
     """Drop every message of a queue.
 
     Parameters
@@ -239,12 +237,12 @@ def purge(name: str, *, yes: Annotated[bool, Parameter(negative="")] = False) ->
     """
     with connected() as connection:
         queue = connection.queue(name)
-        _confirm(f"Drop all {queue.stats().messages:,} messages of {name}?", yes)
+        confirm(f"Drop all {queue.stats().messages:,} messages of {name}?", yes=yes)
         say(f"Dropped {queue.purge():,} messages.")
 
 
 @app.command
-def delete(name: str, *, yes: Annotated[bool, Parameter(negative="")] = False) -> None:
+def delete(name: str, *, yes: Flag = False) -> None:
     """Delete a queue and everything in it.
 
     Parameters
@@ -256,7 +254,7 @@ def delete(name: str, *, yes: Annotated[bool, Parameter(negative="")] = False) -
     """
     with connected() as connection:
         messages = connection.queue(name).stats().messages
-        _confirm(f"Delete {name} with {messages:,} messages?", yes)
+        confirm(f"Delete {name} with {messages:,} messages?", yes=yes)
         connection.delete_queue(name)
         say(f"Deleted {name}.")
 
@@ -267,7 +265,7 @@ def subscribe(
     subscription: str,
     *,
     start: str = "latest",
-    keep_default: Annotated[bool, Parameter(negative="")] = False,
+    keep_default: Flag = False,
 ) -> None:
     """Add an independent reader group to a queue.
 
@@ -318,14 +316,3 @@ def _stats_dict(stats: Any) -> dict[str, Any]:
             for name, counts in stats.subscriptions.items()
         },
     }
-
-
-def _confirm(question: str, yes: bool) -> None:
-    import sys
-
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise InvalidArgument(f"{question} Say --yes to do it without being asked.")
-    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
-        raise InvalidArgument("Nothing was done.")

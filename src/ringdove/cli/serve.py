@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from ringdove.cli import session
+from ringdove.cli.flags import JsonFlag
 from ringdove.cli.output import emit_json, say
-from ringdove.cli.queues import JsonFlag
 
 if TYPE_CHECKING:
     from ringdove.server import Server

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from ringdove.cli import session, tier_local
+from ringdove.cli.flags import Flag, JsonFlag
 from ringdove.cli.output import emit_json
-from ringdove.cli.queues import JsonFlag
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ _BUSY = 0.8
 def status(
     *,
     dir: Annotated[Path | None, Parameter(name="--dir")] = None,
-    watch: Annotated[bool, Parameter(negative="")] = False,
+    watch: Flag = False,
     json: JsonFlag = False,
 ) -> int:
     """Draw the tree of brokers: state, messages per second, lag, load, and alarms.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from ringdove.cli.flags import JsonFlag
 from ringdove.cli.output import emit_json, progress, say, table
-from ringdove.cli.queues import JsonFlag
 
 if TYPE_CHECKING:
     from ringdove.tiers.local import Topology

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from cyclopts import App
 
 from ringdove.cli import session
+from ringdove.cli.flags import JsonFlag
 from ringdove.cli.output import emit_json, progress, say, table
-from ringdove.cli.queues import JsonFlag
 from ringdove.cli.values import duration_ms
 from ringdove.errors import InvalidArgument, QueueNotFound
 

@@ -58,6 +58,9 @@ class Address:
 def parse(url: str) -> Address:
     """The address that a URL names, or InvalidArgument."""
     scheme, _, rest = url.partition(":")
+    if scheme not in SCHEMES:
+        shown = without_token(url)
+        raise InvalidArgument(f"{shown!r} names no server: write ringdove://HOST:PORT.")
     if scheme in TIER_SCHEMES:
         rest, _, query = rest.partition("?")
         kind = "ringdoves" if scheme == "tiers+tls" else "ringdove"

@@ -30,6 +30,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from ringdove.controllers.passwords import Passwords
+from ringdove.core.policy import TokenBucket
 from ringdove.core.settings import check_name
 from ringdove.errors import InvalidArgument, LimitExceeded, RecordConflict
 
@@ -178,22 +179,19 @@ class Quotas:
     """Request rates: a bucket per account that holds what it may ask for in one second."""
 
     def __init__(self) -> None:
-        #: Requests left, and when that was so.
-        self._buckets: dict[str, tuple[float, int]] = {}
+        self._buckets: dict[str, TokenBucket] = {}
 
     def take(self, account: Account, now_ms: int) -> bool:
         """Count a request; False when the account has made too many."""
         rate = account.requests_per_s
         if rate is None:
             return True
-        full = max(1.0, rate)
-        left, then_ms = self._buckets.get(account.id, (full, now_ms))
-        left = min(full, left + max(0, now_ms - then_ms) * rate / 1000)
-        taken = left >= 1
-        if len(self._buckets) >= ACCOUNTS_MAX and account.id not in self._buckets:
-            del self._buckets[next(iter(self._buckets))]
-        self._buckets[account.id] = (left - taken, max(now_ms, then_ms))
-        return taken
+        bucket = self._buckets.get(account.id)
+        if bucket is None or bucket.rate_per_s != rate:
+            if bucket is None and len(self._buckets) >= ACCOUNTS_MAX:
+                del self._buckets[next(iter(self._buckets))]
+            bucket = self._buckets[account.id] = TokenBucket(rate, now_ms)
+        return bucket.take(1, now_ms) > 0
 
 
 # -- the accounts of a store -----------------------------------------------------------------------

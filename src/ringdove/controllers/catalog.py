@@ -116,7 +116,7 @@ class Catalog:
         self._store = store
         self._known: dict[str, QueueInfo] = {}
         #: Queues whose recorded subscriptions somebody changes just now.
-        self._renaming: dict[int, Pending[None]] = {}
+        self._changing_names: dict[int, Pending[None]] = {}
 
     async def create(
         self, name: str, settings: QueueSettings, queue_id: int | None = None
@@ -320,10 +320,10 @@ class Catalog:
         info = await self.refresh(name)
         for stripe in info.stripes_ever():
             await self._store.subscribe(stripe, subscription, start)
-        names = await self._rename(info, add=subscription)
+        names = await self._change_names(info, add=subscription)
         drop = names == {DEFAULT_SUBSCRIPTION, subscription} and not keep_default
         if drop and not await self._default_in_use(info, subscription):
-            await self._rename(info, remove=DEFAULT_SUBSCRIPTION)
+            await self._change_names(info, remove=DEFAULT_SUBSCRIPTION)
             for stripe in info.stripes_ever():
                 await self._store.unsubscribe(stripe, DEFAULT_SUBSCRIPTION)
 
@@ -332,31 +332,28 @@ class Catalog:
         info = await self.refresh(name)
         names = set(await self.subscriptions(name))
         if subscription not in names:
-            raise SubscriptionNotFound(
-                f"Queue {name!r} has no subscription {subscription!r} "
-                f"(it has: {', '.join(sorted(names)) or 'none'})."
-            )
-        await self._rename(info, remove=subscription)
+            raise no_subscription(name, subscription, names)
+        await self._change_names(info, remove=subscription)
         for stripe in info.stripes_ever():
             await self._store.unsubscribe(stripe, subscription)
 
-    async def _rename(self, info: QueueInfo, *, add: str = "", remove: str = "") -> set[str]:
+    async def _change_names(self, info: QueueInfo, *, add: str = "", remove: str = "") -> set[str]:
         """Change the names that are recorded, whoever else does so meanwhile; answers them all.
 
         Those of this process take turns: a thousand that only tried again would be in each other's
         way for minutes.
         """
-        while (turn := self._renaming.get(info.id)) is not None:
+        while (turn := self._changing_names.get(info.id)) is not None:
             await turn
-        turn = self._renaming[info.id] = Pending()
+        turn = self._changing_names[info.id] = Pending()
         try:
-            return await self._try_to_rename(info, add, remove)
+            return await self._try_to_change_names(info, add, remove)
         finally:
-            if self._renaming.get(info.id) is turn:
-                del self._renaming[info.id]
+            if self._changing_names.get(info.id) is turn:
+                del self._changing_names[info.id]
             turn.resolve(None)
 
-    async def _try_to_rename(self, info: QueueInfo, add: str, remove: str) -> set[str]:
+    async def _try_to_change_names(self, info: QueueInfo, add: str, remove: str) -> set[str]:
         key = _subscriptions_key(info.id)
         while True:
             record = await self._store.get(key)
@@ -433,6 +430,14 @@ def dead_letter_settings(source: QueueSettings) -> QueueSettings:
         durability=source.durability,
         body_bytes_max=source.body_bytes_max,
         retention_ms=max(source.retention_ms, 14 * 24 * 3600 * 1000),
+    )
+
+
+def no_subscription(queue: str, name: str, known: Iterable[str]) -> SubscriptionNotFound:
+    """The error for a subscription that a queue does not have."""
+    return SubscriptionNotFound(
+        f"Queue {queue!r} has no subscription {name!r} "
+        f"(it has: {', '.join(sorted(known)) or 'none'})."
     )
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 PREFIX = "ringdove.dead."
 SOURCE = f"{PREFIX}queue"
 REASON = f"{PREFIX}reason"
+AT_MS = f"{PREFIX}at_ms"
 #: Where it was first stored (stripe and offset, as bytes), and how often it was received there.
 ORIGIN = f"{PREFIX}origin"
 RECEIVES = f"{PREFIX}receives"
@@ -104,7 +105,7 @@ class DeadLetters:
         if target is None:
             return
         now_ms = self._sender.now_ms()
-        extra = {SOURCE: info.name, REASON: reason, f"{PREFIX}at_ms": now_ms}
+        extra = {SOURCE: info.name, REASON: reason, AT_MS: now_ms}
 
         def explain(own: Attributes, place: bytes) -> Attributes:
             before = own.get(RECEIVES)

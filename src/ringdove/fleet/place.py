@@ -12,16 +12,17 @@ import subprocess
 import sys
 import tempfile
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import unquote, urlsplit
 
 from ringdove import serving
+from ringdove.client.address import parse
+from ringdove.config import directory_of
 from ringdove.errors import InvalidArgument, StoreUnavailable
 from ringdove.fleet.plan import SCHEMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from ringdove.fleet.plan import Plan
 
@@ -45,20 +46,19 @@ class Place(NamedTuple):
 @contextmanager
 def find_place(url: str, to: str | None, plan: Plan) -> Iterator[Place]:
     """The place that a URL stands for: a server's, that of devices themselves, or a directory."""
-    scheme, _, rest = url.partition(":")
+    scheme = url.partition(":")[0]
     device_scheme = "ringdove" if plan.protocol == "native" else plan.protocol
     if scheme in _NATIVE:
-        place = urlsplit(url)
-        token = plan.token or (unquote(place.password) if place.password else None)
-        port = place.port if plan.protocol == "native" else None
-        host = place.hostname or "127.0.0.1"
-        host = f"[{host}]" if ":" in host else host
-        devices = to or f"{device_scheme}://{host}:{port or SCHEMES[device_scheme]}"
+        place = parse(url).endpoints[0]
+        token = plan.token or place.token or None
+        port = place.port if plan.protocol == "native" else SCHEMES[device_scheme]
+        host = f"[{place.host}]" if ":" in place.host else place.host
+        devices = to or f"{device_scheme}://{host}:{port}"
         yield Place(url, plan._replace(url=devices, token=token))
     elif scheme in SCHEMES:
         yield Place(None, plan._replace(url=url))
     elif scheme == "file":
-        directory = Path(os.path.expanduser(rest))  # noqa: PTH111  a path in a URL may start with ~
+        directory = directory_of(url)
         known = serving.find(directory)
         if known is not None:
             if to is None and plan.protocol != "native":

@@ -1,4 +1,4 @@
-"""One HTTP request and its response, as the dialects (SQS, REST) see them: no server, no ASGI."""
+"""One HTTP request and its response, as the dialects (SQS, REST, the console) see them."""
 
 from __future__ import annotations
 
@@ -115,10 +115,6 @@ class Drive(Protocol):
     async def __call__(self, coroutine: Coroutine[Any, Any, T], *, parks: bool = False) -> T:
         """Its result, or its error."""
         ...
-
-
-class ClientGone(Exception):
-    """The client has closed the connection: nobody is left to answer."""
 
 
 TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ringdove import limits
 from ringdove.core.compression import CODEC_NUMBERS
@@ -11,6 +11,8 @@ from ringdove.protocol import messages
 from ringdove.stores.base import StripeId
 
 if TYPE_CHECKING:
+    import asyncio
+
     from ringdove.controllers.streaming import BlockStream, StreamedBlock
     from ringdove.frontends.connection import Connection
     from ringdove.frontends.native import NativeServer
@@ -33,7 +35,7 @@ class ServerStream:
         self._stopped = False
         #: Whether the receiver has ended it, so that nobody takes the claim over.
         self._closed = False
-        self._hold_timer: Any = None
+        self._hold_timer: asyncio.TimerHandle | None = None
 
     def open(self, ask: messages.Stream) -> None:
         """Claim the subscription, answer, and begin to push."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringdove.allocation import keep_freed_memory
 from ringdove.client.backend import make_backend
+from ringdove.config import directory_of
 from ringdove.errors import ConnectionClosed, InvalidArgument, StoreUnavailable, WaitTimeout
 from ringdove.pending import run
 from ringdove.serving import find_or_start
@@ -49,19 +49,20 @@ def linked(place: Place) -> Iterator[Backend]:
         raise
 
 
+def served_url(url: str) -> str:
+    """Where several processes reach the queues of a URL: a data directory is served to them."""
+    return find_or_start(directory_of(url), _IDLE_S) if url.startswith("file:") else url
+
+
 def _open(place: Place) -> Backend:
     keep_freed_memory()
-    scheme, _, path = place.url.partition(":")
-    if scheme == "memory":
+    if place.url.startswith("memory:"):
         raise InvalidArgument("'memory:' is within one process, and Spark has several.")
     options = {
         name: value
         for name, value in place._asdict().items()
         if name != "url" and value is not None
     }
-    url = place.url
-    if scheme == "file":
-        url = find_or_start(Path(path), _IDLE_S)
-    backend = make_backend(url, **options)
+    backend = make_backend(served_url(place.url), **options)
     run(backend.open())
     return backend

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import unquote
 
-from ringdove.config import DATA_DEFAULT
+from ringdove.config import DATA_DEFAULT, absolute_url
 from ringdove.core.compression import CODEC_NUMBERS
 from ringdove.core.dedup import PRODUCER_BYTES_MAX
 from ringdove.errors import InvalidArgument
@@ -89,7 +87,7 @@ class Options(NamedTuple):
                 "Name a queue: .option('queue', 'readings'), or .load('readings')."
             )
         place = Place(
-            _absolute(found.get("url") or f"file:{DATA_DEFAULT}"),
+            absolute_url(found.get("url") or f"file:{DATA_DEFAULT}"),
             found.get("tlsCa"),
             found.get("tlsCert"),
             found.get("tlsKey"),
@@ -111,14 +109,6 @@ class Options(NamedTuple):
             split == "sorted",
             _choice(found, "compression", tuple(CODEC_NUMBERS)),
         )
-
-
-def _absolute(url: str) -> str:
-    """A URL that means the same in every working directory."""
-    scheme, _, path = url.partition(":")
-    if scheme != "file":
-        return url
-    return f"file:{Path(unquote(path.removeprefix('//'))).expanduser().absolute()}"
 
 
 def _unknown(name: str) -> InvalidArgument:

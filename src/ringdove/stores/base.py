@@ -12,12 +12,12 @@ nothing.
 
 Invariants, tested on every store by one suite (tests/stores):
 
-I1 An acknowledged append survives what the queue's durability promises. I2 Per subscription each
-offset is exactly one of waiting, leased, done. I3 Between store failures no message is in two live
-leases. A lease need not survive a crash. I4 Done is as durable as an append and never leased again.
+I1 An acknowledged append survives what the queue's durability promises.
+I2 Per subscription each offset is exactly one of waiting, leased, done.
+I3 Between store failures no message is in two live leases. A lease need not survive a crash.
+I4 Done is as durable as an append and never leased again.
 I5 Any controller can honour any receipt. An expired receipt acknowledges until its messages are
-leased
-   again, except on ordered queues; a stale one raises ReceiptStale.
+   leased again, except on ordered queues; a stale one raises ReceiptStale.
 I6 Nothing is trimmed before it is done or expired.
 I7 (epoch, offset) of a stripe only increases and is never reused.
 """
@@ -26,6 +26,8 @@ from __future__ import annotations
 
 import struct
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from ringdove.errors import InvalidArgument, QueueNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -61,6 +63,10 @@ class StripeId(NamedTuple):
     def from_key(cls, key: bytes) -> StripeId:
         """The id whose key starts `key`."""
         return cls(*_STRIPE_KEY.unpack_from(key))
+
+    def gone(self) -> QueueNotFound:
+        """The error for a stripe that is not there."""
+        return QueueNotFound(f"There is no stripe {tuple(self)}; its queue was deleted.")
 
 
 STRIPE_KEY_BYTES = _STRIPE_KEY.size
@@ -116,6 +122,12 @@ class Start(NamedTuple):
 
     kind: str
     value: int = 0
+
+    def unknown(self) -> InvalidArgument:
+        """The error for a kind that there is not."""
+        return InvalidArgument(
+            f"{self.kind!r} is no start: use 'earliest', 'latest', 'offset' or 'time'."
+        )
 
 
 class SubscriptionStats(NamedTuple):

@@ -190,9 +190,7 @@ def start_offset(stripe: Stripe, source: Source, start: Start) -> int:
     if start.kind == "time":
         return find_time(source, stripe.head, stripe.tail, start.value)
     if start.kind != "earliest":
-        raise InvalidArgument(
-            f"{start.kind!r} is no start: use 'earliest', 'latest', 'offset' or 'time'."
-        )
+        raise start.unknown()
     return stripe.head
 
 

@@ -18,7 +18,7 @@ from ringdove.clock import Clock, SystemClock
 from ringdove.core.dedup import Appended, ProducerState, Segment, plan
 from ringdove.core.settings import check_name
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION, Stripe, find_time
-from ringdove.errors import ClientError, QueueNotFound, RingdoveError
+from ringdove.errors import ClientError, RingdoveError
 from ringdove.pending import Pending
 from ringdove.stores.base import (
     Claim,
@@ -381,7 +381,7 @@ class MemoryStore(OneNode):
     def _get(self, stripe: StripeId, version: int = 0) -> _MemoryStripe:
         state = self._stripes.get(stripe)
         if state is None:
-            raise QueueNotFound(f"There is no stripe {stripe}; its queue was deleted.")
+            raise stripe.gone()
         state.stripe.check_version(version)
         return state
 

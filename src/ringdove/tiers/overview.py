@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ringdove.client.address import without_token
 from ringdove.tiers.alarms import Alarm  # noqa: TC001  msgspec reads it at run time
 from ringdove.tiers.pulling import relay_subscription
 from ringdove.tiers.routing import load_of
@@ -109,18 +110,12 @@ def broker_views(brokers: Iterable[Seen], missing: Mapping[str, Known]) -> list[
     found = [_broker_view(seen) for seen in brokers]
     found += [
         BrokerView(
-            name, known.level, known.region, without_secret(known.url),
-            without_secret(known.upstream), "lost",
+            name, known.level, known.region, without_token(known.url),
+            without_token(known.upstream), "lost",
         )
         for name, known in missing.items()
     ]  # fmt: skip
     return sorted(found, key=lambda view: (view.level, view.region, view.name))
-
-
-def without_secret(url: str) -> str:
-    """A URL that may be shown: without the token that is in it, if one is."""
-    scheme, separator, rest = url.partition("://")
-    return scheme + separator + rest.rpartition("@")[2]
 
 
 def _broker_view(seen: Seen) -> BrokerView:
@@ -129,8 +124,8 @@ def _broker_view(seen: Seen) -> BrokerView:
         report.name,
         report.level,
         report.region,
-        without_secret(report.url),
-        without_secret(report.upstream),
+        without_token(report.url),
+        without_token(report.upstream),
         _state(seen),
         round(seen.rate, 1),
         max((queue.lag_ms for queue in queues), default=0) / 1000,

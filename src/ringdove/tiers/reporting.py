@@ -164,7 +164,7 @@ class Reporter(Background):
         load = Load(cpu=round(cpu, 3), connections=self._connections())
         if self._identity.directory is not None:
             disk = shutil.disk_usage(self._identity.directory)
-            load.disk, load.disk_free_bytes = round(disk.used / disk.total, 3), disk.free
+            load.disk = round(disk.used / disk.total, 3)
         return load
 
     async def _queues(self) -> list[QueueReport]:

@@ -18,9 +18,7 @@ class Load(msgspec.Struct):
     """How busy a broker is; shares are 0 to 1."""
 
     cpu: float = 0.0
-    #: Share of the disk in use, and bytes free.
     disk: float = 0.0
-    disk_free_bytes: int = 0
     connections: int = 0
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class TierConfig(msgspec.Struct, frozen=True):
-    """What a server may be told about tiers; part of `ringdove.server.ServerConfig`."""
+    """What a server may be told about tiers; part of `ringdove.server_config.ServerConfig`."""
 
     #: Where this broker stands: its level, its region, its name (by default made of its host and
     #: port), and where clients reach it if not at its own address.
@@ -77,6 +77,9 @@ def check(config: TierConfig) -> None:
         )
     if config.upstream and not config.level:
         raise InvalidArgument("--upstream is for brokers of level 1 and more: say --level.")
+    for url in (config.managers, config.public_url, config.upstream):
+        if url and url != BY_MANAGER:
+            parse(url)
     if config.upstream == BY_MANAGER and not config.managers:
         raise InvalidArgument(f"--upstream {BY_MANAGER} needs --managers URL.")
     if config.relay_compression not in CODEC_NUMBERS:

@@ -22,6 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from ringdove import limits
+from ringdove.core.policy import TokenBucket
 from ringdove.errors import RemoteProtocolError, RingdoveError
 from ringdove.frontends.coap.exchange import RETRY_S, Request, Response, later, refusal
 from ringdove.pending import Pending
@@ -59,8 +60,8 @@ class CoapServer(asyncio.DatagramProtocol):
         self._loop = runner.loop
         self._runner = runner
         self._respond = respond
-        self._admitted = _Bucket(rate_max)
-        self._told_busy = _Bucket(rate_max)
+        self._admitted = TokenBucket(rate_max, 0)
+        self._told_busy = TokenBucket(rate_max, 0)
         self._exchanges = Exchanges(limits.COAP_EXCHANGES_MAX, limits.COAP_EXCHANGE_BYTES_MAX)
         self._outbox: Outbox[Peer, Pending[bool]] = Outbox(random.Random())
         self._timer: asyncio.TimerHandle | None = None
@@ -178,11 +179,11 @@ class CoapServer(asyncio.DatagramProtocol):
                 len(self._under_way) >= limits.COAP_REQUESTS_MAX
                 or len(self._outbox) >= limits.COAP_UNACKNOWLEDGED_MAX
             )
-            if not full and not self._draining and self._admitted.take(now_s):
+            if not full and not self._draining and self._admitted.take(1, int(now_s * 1000)):
                 return True
             wait_s = RETRY_S
         self.refused += 1
-        if not self._told_busy.take(now_s):
+        if not self._told_busy.take(1, int(now_s * 1000)):
             return False
         busy = Response(Code.UNAVAILABLE, payload=b"The server is busy: try again later.")
         self._answer(packet, peer, later(busy, wait_s))
@@ -369,24 +370,6 @@ class _Observer:
         self.told = 0
         #: Message id of the last notification.
         self.mid: int | None = None
-
-
-class _Bucket:
-    """So many per second, and as many at once after a pause."""
-
-    def __init__(self, rate_max: int) -> None:
-        self._rate = rate_max
-        self._left = float(rate_max)
-        self._seen_s = 0.0
-
-    def take(self, now_s: float) -> bool:
-        """Whether one more is within the rate."""
-        self._left = min(self._rate, self._left + (now_s - self._seen_s) * self._rate)
-        self._seen_s = now_s
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
 
 
 def _without_observe(packet: Packet) -> Packet:

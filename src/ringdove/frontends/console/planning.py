@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from ringdove import metrics
+from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
 from ringdove.errors import InvalidArgument, RingdoveError
 from ringdove.models.calibration import Scrape, advise, observe
 from ringdove.models.planner import Goal, Load, by_rate, by_threads, make_plan, report
@@ -48,7 +49,7 @@ class ObserveQuery(msgspec.Struct, forbid_unknown_fields=True):
     """The queue to look at."""
 
     queue: str
-    subscription: str = "default"
+    subscription: str = DEFAULT_SUBSCRIPTION
 
 
 def plan(ask: PlanQuery) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ringdove import limits
+from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
 from ringdove.errors import OffsetTrimmed, QueueNotFound, RingdoveError
 from ringdove.frontends.mqtt.message import decode_message
 from ringdove.frontends.mqtt.publishing import shaped
@@ -247,7 +248,9 @@ class Deliveries:
         if session.finish(offset) and session.stripe is not None:
             # After a crash the position may be an older one: then QoS 1 comes again, and what is
             # noted of QoS 2 is in the flight's record.
-            commit = self._store.commit(session.stripe, "default", session.flight.floor, lazy=True)
+            commit = self._store.commit(
+                session.stripe, DEFAULT_SUBSCRIPTION, session.flight.floor, lazy=True
+            )
             self._runner.spawn(commit, _pumped)
 
 

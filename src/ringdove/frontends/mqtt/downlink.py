@@ -21,9 +21,12 @@ from ringdove.pending import Pending
 from ringdove.protocol.mqtt.properties import is_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ringdove.controllers.broker import Broker
     from ringdove.controllers.dequeue import Received
     from ringdove.core.attributes import Attributes
+    from ringdove.core.block import Block
     from ringdove.core.receipt import Receipt
     from ringdove.frontends.mqtt.publishing import Publisher
     from ringdove.frontends.mqtt.routes import Routes
@@ -213,9 +216,8 @@ def _given_back(_: object, error: BaseException | None) -> None:
         _log.warning("Messages go back to their queue when their lease is over: %r", error)
 
 
-def _messages(block: Any) -> list[tuple[bytes, bytes, Attributes]]:
-    keys = block.keys() if block.keyed else [b""] * block.count
-    return list(zip(block.bodies(), keys, block.attributes(), strict=True))
+def _messages(block: Block) -> Iterator[tuple[bytes, bytes, Attributes]]:
+    return zip(block.bodies(), block.keys(), block.attributes(), strict=True)
 
 
 def _properties(attributes: Attributes) -> dict[str, Any] | None:

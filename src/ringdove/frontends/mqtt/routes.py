@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ringdove import limits
 from ringdove.frontends.mqtt.message import attributes_of
 from ringdove.protocol.mqtt.rules import topic_of
-from ringdove.protocol.mqtt.topics import FilterTree, parse_filter
+from ringdove.protocol.mqtt.topics import SHARED, FilterTree, parse_filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -154,7 +154,7 @@ class Routes:
         own: dict[Session, list[Subscription]] = {}
         groups: dict[str, list[Target]] = {}
         for session, subscription in self._tree.find(topic):
-            if subscription.pattern.startswith("$share/"):
+            if subscription.pattern.startswith(SHARED):
                 member = _target(session, [subscription])
                 groups.setdefault(subscription.pattern, []).append(member)
             else:

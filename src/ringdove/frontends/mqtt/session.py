@@ -14,7 +14,7 @@ the client recognises it.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -24,6 +24,7 @@ from ringdove.stores.base import StripeId
 
 if TYPE_CHECKING:
     from collections import deque
+    from collections.abc import Callable
 
     from ringdove.frontends.mqtt.connection import Connection
     from ringdove.frontends.mqtt.message import Message
@@ -220,7 +221,7 @@ class Session:
         """The identifier of a message of the stripe."""
         return offset % _PACKET_IDS + 1
 
-    def next_id(self, in_use: Any) -> int:
+    def next_id(self, in_use: Callable[[int], bool]) -> int:
         """A free identifier, where none follows from an offset."""
         while True:
             self._last_id = self._last_id % _PACKET_IDS + 1

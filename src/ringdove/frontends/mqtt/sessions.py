@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ringdove.frontends.mqtt.connection import Connection
     from ringdove.frontends.mqtt.peers import Peers
     from ringdove.frontends.mqtt.routes import Routes
+    from ringdove.frontends.mqtt.session import SessionRecord
     from ringdove.protocol.mqtt.packets import Connect
     from ringdove.stores.base import Record, Store
 
@@ -218,14 +219,16 @@ class Sessions:
 
     async def save(self, session: Session) -> None:
         """Write the session's record, unless another server has it by now: RecordConflict."""
-        key = SESSION_PREFIX + record_name(session.client_id)
-        expect = session.version if self._peers.shared else None
-        record = await self._store.put(key, encode_record(session.record()), expect)
-        session.version = record.version
+        await self._write(session, session.record())
         self._peers.session(session.client_id)
 
+    async def _write(self, session: Session, record: SessionRecord) -> None:
+        key = SESSION_PREFIX + record_name(session.client_id)
+        expect = session.version if self._peers.shared else None
+        session.version = (await self._store.put(key, encode_record(record), expect)).version
+
     async def give_stripe(self, session: Session) -> None:
-        """See that a lasting session has a stripe for its messages.
+        """See that a lasting session has a stripe for its messages; RecordConflict as `save`.
 
         Its record names the stripe before there is one, so that none is ever forgotten.
         """
@@ -234,8 +237,7 @@ class Sessions:
         stripe = StripeId(secrets.randbits(62) | 1, 0, 0)
         record = session.record()
         record.stripe = stripe.queue
-        key = SESSION_PREFIX + record_name(session.client_id)
-        session.version = (await self._store.put(key, encode_record(record))).version
+        await self._write(session, record)
         await self._store.create(stripe, STRIPE_SETTINGS, 1)
         session.stripe = session.stripe or stripe
 

@@ -13,7 +13,7 @@ from ringdove.frontends.mqtt.routes import Target
 from ringdove.frontends.mqtt.session import Subscription
 from ringdove.protocol.mqtt.packets import Filter, Reason
 from ringdove.protocol.mqtt.properties import forbidden
-from ringdove.protocol.mqtt.topics import LEVELS_MAX, parse_filter
+from ringdove.protocol.mqtt.topics import LEVELS_MAX, SHARED, parse_filter
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -94,7 +94,7 @@ class Subscriber:
         self, connection: Connection, session: Session, subscription: Subscription
     ) -> None:
         """Give a new subscriber what is retained; a shared subscription gets nothing."""
-        if subscription.pattern.startswith("$share/"):
+        if subscription.pattern.startswith(SHARED):
             return
         deliveries, turns = self._gateway.deliveries, self._gateway.turns
         ids = [subscription.id] if subscription.id else []

@@ -6,11 +6,9 @@ answers, or problems (problems.py). /v1/openapi.json describes every route, from
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING
 
-from ringdove.errors import LimitExceeded, NotIdentified
-from ringdove.frontends.exchange import ClientGone
+from ringdove.errors import LimitExceeded
 from ringdove.frontends.rest import leases, messages, openapi, problems, queues
 from ringdove.frontends.rest.problems import (
     CrossSiteRefused,
@@ -41,13 +39,11 @@ class RestApi:
         self,
         broker: Broker,
         *,
-        token: str | None = None,
         authorize: Authorize | None = None,
         more: Sequence[Route] = (),
         routes: Sequence[Route] | None = None,
     ) -> None:
         self._broker = broker
-        self._token = token
         self.authorize = authorize
         #: `routes` instead of this dialect's own; `more` are those of the other roles of a server.
         if routes is None:
@@ -62,12 +58,9 @@ class RestApi:
     async def respond(self, request: HttpRequest, drive: Drive) -> HttpResponse:
         """The answer to a request; every failure becomes a problem."""
         try:
-            self._check_token(request)
             _refuse_cross_site(request)
             route, names = self._find(request)
             return await self._call(route, names, request, drive)
-        except ClientGone:
-            raise
         except Exception as error:  # noqa: BLE001  told to the client; logged if it is ours
             return problems.respond(error)
 
@@ -90,17 +83,6 @@ class RestApi:
 
     async def _describe(self, _: Call) -> HttpResponse:
         return answer_raw(self._document)
-
-    def _check_token(self, request: HttpRequest) -> None:
-        """Refuse a caller without the server's token, if it has one; in constant time."""
-        if self._token is not None and not self._holds_token(request):
-            raise NotIdentified("Give the server's token: Authorization: Bearer TOKEN.")
-
-    def _holds_token(self, request: HttpRequest) -> bool:
-        scheme, _, given = request.headers.get(b"authorization", b"").partition(b" ")
-        expected = (self._token or "").encode()
-        same = secrets.compare_digest(given.strip(), expected)
-        return same and scheme.lower() == b"bearer"
 
     def _find(self, request: HttpRequest) -> tuple[Route, dict[str, str]]:
         parts = segments(request)

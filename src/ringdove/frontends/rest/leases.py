@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ringdove import limits
+from ringdove.controllers.catalog import no_subscription
 from ringdove.core.receipt import Receipt
 from ringdove.core.stripe import Part
 from ringdove.errors import (
@@ -22,7 +23,6 @@ from ringdove.errors import (
     NotAuthorized,
     ReceiptStale,
     RingdoveError,
-    SubscriptionNotFound,
 )
 from ringdove.frontends.rest import shapes
 from ringdove.frontends.rest.problems import Explained
@@ -148,10 +148,7 @@ async def _peek(broker: Broker, queue: str, subscription: str, left: int) -> lis
     rows: list[bytes] = []
     stats = await broker.queue_stats(queue)
     if subscription not in stats.subscriptions:
-        names = ", ".join(sorted(stats.subscriptions)) or "none"
-        raise SubscriptionNotFound(
-            f"Queue {queue!r} has no subscription {subscription!r} (it has: {names})."
-        )
+        raise no_subscription(queue, subscription, stats.subscriptions)
     nbytes = 0
     for stripe, state in sorted(stats.stripes.items(), key=lambda s: (-s[0].level, s[0].number)):
         floor = next(s.floor for s in state.subscriptions if s.name == subscription)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from ringdove.controllers.catalog import no_subscription
 from ringdove.core.settings import QueueSettings
-from ringdove.errors import InvalidArgument, SubscriptionNotFound
+from ringdove.errors import InvalidArgument
 from ringdove.frontends.rest import shapes
 from ringdove.frontends.rest.routes import JSON, NO_CONTENT, Call, Route, answer
 from ringdove.stores.base import Start
@@ -123,8 +124,7 @@ async def _subscription(broker: Broker, queue: str, name: str) -> shapes.Subscri
     for found in known:
         if found.name == name:
             return found
-    names = ", ".join(other.name for other in known) or "none"
-    raise SubscriptionNotFound(f"Queue {queue!r} has no subscription {name!r} (it has: {names}).")
+    raise no_subscription(queue, name, [other.name for other in known])
 
 
 async def subscribe(call: Call) -> HttpResponse:

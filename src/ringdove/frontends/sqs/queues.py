@@ -10,7 +10,7 @@ from ringdove.controllers.accounts import DEFAULT_ACCOUNT, full_name, owner_of
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
 from ringdove.errors import QueueExists, QueueNotFound
 from ringdove.frontends.sqs.view import MODIFIED, PURGED, SALT
-from ringdove.protocol.sqs import attributes as rules
+from ringdove.protocol.sqs import attributes as queue_attributes
 from ringdove.protocol.sqs import policy
 from ringdove.protocol.sqs.errors import SqsError, invalid, invalid_value, missing, no_queue
 from ringdove.protocol.sqs.shapes import need, texts
@@ -44,13 +44,13 @@ class Queues:
 
     async def create(self, caller: Caller, ask: shapes.CreateQueue) -> dict[str, Any]:
         """See CreateQueue of the API."""
-        name = rules.check_name(need(ask.queue_name, "QueueName"))
+        name = queue_attributes.check_name(need(ask.queue_name, "QueueName"))
         given = texts(ask.attributes)
         fifo = name.endswith(".fifo")
         wants_fifo = given.get("FifoQueue", "false").lower() == "true"
         if fifo != wants_fifo and (fifo or wants_fifo):
             raise invalid(_FIFO_NAME if wants_fifo else _FIFO_FLAG)
-        checked = rules.check(given, {}, fifo=fifo, creating=True)
+        checked = queue_attributes.check(given, {}, fifo=fifo, creating=True)
         _check_tags(name, ask.tags or {}, {})
         full = full_name(caller.account, name)
         existing = await self._maybe(full)
@@ -58,10 +58,12 @@ class Queues:
             return self._same_or_refuse(caller, existing, checked)
         settings = await self._settings(caller, full, checked, fifo=fifo)
         if fifo:
-            settings |= rules.fifo_settings()
+            settings |= queue_attributes.fifo_settings()
         settings["notes"] = {
-            name: text for name, text in rules.notes_of(checked).items() if text is not None
-        } | {rules.TAG + key: value for key, value in (ask.tags or {}).items()}
+            name: text
+            for name, text in queue_attributes.notes_of(checked).items()
+            if text is not None
+        } | {queue_attributes.TAG + key: value for key, value in (ask.tags or {}).items()}
         try:
             await self._broker.create_queue(full, settings)
         except QueueExists:
@@ -71,7 +73,7 @@ class Queues:
     def _same_or_refuse(
         self, caller: Caller, existing: QueueInfo, checked: dict[str, str]
     ) -> dict[str, Any]:
-        known = rules.described(existing.settings)
+        known = queue_attributes.described(existing.settings)
         for name, value in checked.items():
             if known.get(name, "") != value:
                 raise SqsError(
@@ -91,11 +93,11 @@ class Queues:
         self, caller: Caller, full: str, checked: dict[str, str], *, fifo: bool
     ) -> dict[str, Any]:
         """The settings that attributes ask for, their redrive policy included."""
-        settings = rules.settings_of(checked)
-        rules.parse_redrive_allow(checked.get("RedriveAllowPolicy", ""))
+        settings = queue_attributes.settings_of(checked)
+        queue_attributes.parse_redrive_allow(checked.get("RedriveAllowPolicy", ""))
         if "RedrivePolicy" in checked:
             text = checked["RedrivePolicy"]
-            redrive = rules.parse_redrive(text)
+            redrive = queue_attributes.parse_redrive(text)
             settings |= {"dead_letter": None, "receives_max": None}
             if redrive is not None:
                 target = await self._dead_letter_queue(caller, full, text, redrive, fifo=fifo)
@@ -103,7 +105,7 @@ class Queues:
         return settings
 
     async def _dead_letter_queue(
-        self, caller: Caller, full: str, text: str, redrive: rules.Redrive, *, fifo: bool
+        self, caller: Caller, full: str, text: str, redrive: queue_attributes.Redrive, *, fifo: bool
     ) -> str:
         target = full_name(redrive.account, redrive.queue)
         info = await self._maybe(target)
@@ -115,8 +117,8 @@ class Queues:
                 "RedrivePolicy",
                 "Dead-letter queue must be same type of queue as the source..",
             )
-        note = info.settings.notes.get(rules.NOTE + "RedriveAllowPolicy", "")
-        if not rules.parse_redrive_allow(note).allows(caller.arn(full)):
+        note = info.settings.notes.get(queue_attributes.NOTE + "RedriveAllowPolicy", "")
+        if not queue_attributes.parse_redrive_allow(note).allows(caller.arn(full)):
             raise invalid_value(
                 text,
                 "RedrivePolicy",
@@ -128,7 +130,7 @@ class Queues:
         """See GetQueueUrl of the API."""
         name = need(ask.queue_name, "QueueName")
         owner = ask.queue_owner_aws_account_id or caller.account
-        full = full_name(owner, rules.check_name(name))
+        full = full_name(owner, queue_attributes.check_name(name))
         info = await self._maybe(full)
         if info is None or not may_see(caller, info, "GetQueueUrl"):
             raise no_queue()
@@ -161,7 +163,7 @@ class Queues:
         """See GetQueueAttributes of the API."""
         names = ask.attribute_names or []
         for name in names:
-            if name not in rules.READABLE and name != "All":
+            if name not in queue_attributes.READABLE and name != "All":
                 raise SqsError("InvalidAttributeName", f"Unknown Attribute {name}.")
         known = dict(queue.attributes)
         info = queue.info
@@ -185,9 +187,9 @@ class Queues:
     async def change(self, caller: Caller, queue: QueueView, ask: shapes.SetAttributes) -> None:
         """See SetQueueAttributes of the API."""
         given: dict[str, str] = need(texts(ask.attributes) or None, "Attribute.Name")
-        checked = rules.check(given, queue.attributes, fifo=queue.fifo, creating=False)
+        checked = queue_attributes.check(given, queue.attributes, fifo=queue.fifo, creating=False)
         settings = await self._settings(caller, queue.name, checked, fifo=queue.fifo)
-        await self._annotate(queue, rules.notes_of(checked), settings)
+        await self._annotate(queue, queue_attributes.notes_of(checked), settings)
 
     async def _annotate(
         self,
@@ -201,7 +203,7 @@ class Queues:
 
     async def _change_policy(self, queue: QueueView, change: Callable[[str], str]) -> None:
         """Make another policy of the present one, whoever else does so meanwhile."""
-        note = rules.NOTE + "Policy"
+        note = queue_attributes.NOTE + "Policy"
         modified = str(self._now_ms() // 1000)
 
         def changed(notes: Mapping[str, str]) -> dict[str, str | None]:
@@ -217,14 +219,16 @@ class Queues:
         if not tags:
             raise missing("Tags")
         _check_tags(owner_of(queue.name)[1], tags, _tags(queue))
-        await self._annotate(queue, {rules.TAG + key: value for key, value in tags.items()})
+        await self._annotate(
+            queue, {queue_attributes.TAG + key: value for key, value in tags.items()}
+        )
 
     async def untag(self, queue: QueueView, ask: shapes.UntagQueue) -> None:
         """See UntagQueue of the API."""
         keys: list[str] = ask.tag_keys or []
         if not keys:
             raise invalid("Tag keys must be between 1 and 128 characters in length.")
-        await self._annotate(queue, {rules.TAG + key: None for key in keys})
+        await self._annotate(queue, {queue_attributes.TAG + key: None for key in keys})
 
     async def tags(self, queue: QueueView) -> dict[str, Any]:
         """See ListQueueTags of the API."""
@@ -273,15 +277,15 @@ def may_see(caller: Caller, info: QueueInfo, action: str) -> bool:
     """Whether the queue's own policy lets a stranger do this; its owner always may."""
     if caller.own is None or owner_of(info.name)[0] == caller.account:
         return True
-    document = info.settings.notes.get(rules.NOTE + "Policy", "")
+    document = info.settings.notes.get(queue_attributes.NOTE + "Policy", "")
     return bool(document) and policy.allows(document, caller.arn(info.name), caller.account, action)
 
 
 def _tags(queue: QueueView) -> dict[str, str]:
     return {
-        name.removeprefix(rules.TAG): text
+        name.removeprefix(queue_attributes.TAG): text
         for name, text in queue.info.settings.notes.items()
-        if name.startswith(rules.TAG)
+        if name.startswith(queue_attributes.TAG)
     }
 
 

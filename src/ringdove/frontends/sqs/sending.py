@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
+from ringdove.controllers.accounts import owner_of
 from ringdove.controllers.sending import Outgoing, Sent
 from ringdove.errors import QueueNotFound, RingdoveError, SettingsStale
 from ringdove.frontends.sqs.translate import (
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from ringdove.protocol.sqs import shapes
 
 
-class Parcel:
+class Incoming:
     """A message on its way in: checked, measured, in the queue's own terms."""
 
     __slots__ = (
@@ -58,7 +59,7 @@ class Parcel:
         self.dedup: bytes | None = None
         self._identify(queue, entry)
         self.delay_ms = _delay(queue, entry.delay_seconds)
-        if caller.account != queue.name[:12] and caller.own is not None:
+        if caller.own is not None and caller.account != owner_of(queue.name)[0]:
             self.attributes[SENDER] = caller.account
 
     def _take_system(self, caller: Caller, entry: shapes.Entry) -> None:
@@ -122,7 +123,7 @@ def _delay(queue: QueueView, seconds: int | None) -> int | None:
     return seconds * 1000
 
 
-def _check_size(parcel: Parcel, queue: QueueView) -> None:
+def _check_size(parcel: Incoming, queue: QueueView) -> None:
     if parcel.nbytes > queue.max_bytes:
         raise invalid(
             "One or more parameters are invalid. "
@@ -134,7 +135,7 @@ async def send(
     broker: Broker, drive: Drive, caller: Caller, queue: QueueView, ask: shapes.SendMessage
 ) -> dict[str, Any]:
     """See SendMessage of the API."""
-    parcel = Parcel(caller, queue, ask)
+    parcel = Incoming(caller, queue, ask)
     _check_size(parcel, queue)
     sent = await _put(broker, queue, parcel)
     if sent is None:
@@ -142,7 +143,7 @@ async def send(
     return _sent(queue, parcel, sent)
 
 
-async def _put(broker: Broker, queue: QueueView, parcel: Parcel) -> Sent | None:
+async def _put(broker: Broker, queue: QueueView, parcel: Incoming) -> Sent | None:
     """Send the short way, together with what others send; None where there is none."""
     if parcel.dedup is not None or parcel.delay_ms is not None:
         return None
@@ -166,13 +167,13 @@ async def send_batch(
     """See SendMessageBatch of the API: what can be sent goes in one commit per delay."""
     entries: list[shapes.Entry] = need(ask.entries, "Entries")
     rules.check_entries(entries, "SendMessageBatch")
-    parcels: dict[str, Parcel] = {}
+    parcels: dict[str, Incoming] = {}
     failed: list[dict[str, Any]] = []
     for number, entry in enumerate(entries, 1):
         name = entry.id or ""
         try:
             need(entry.message_body or None, f"SendMessageBatchRequestEntry.{number}.MessageBody")
-            parcels[name] = Parcel(caller, queue, entry)
+            parcels[name] = Incoming(caller, queue, entry)
         except SqsError as error:
             if queue.fifo and error.kind != "InvalidMessageContents":
                 raise invalid(error.message) from None
@@ -198,7 +199,7 @@ async def send_batch(
     return batch_reply(successful, failed)
 
 
-async def _send_all(broker: Broker, queue: QueueView, parcels: list[Parcel]) -> list[Sent]:
+async def _send_all(broker: Broker, queue: QueueView, parcels: list[Incoming]) -> list[Sent]:
     """Send messages of one delay together, in order."""
     groups: dict[int | None, list[int]] = {}
     for position, parcel in enumerate(parcels):
@@ -210,7 +211,7 @@ async def _send_all(broker: Broker, queue: QueueView, parcels: list[Parcel]) -> 
     return [found[position] for position in range(len(parcels))]
 
 
-def _outgoing(parcels: Sequence[Parcel]) -> Outgoing:
+def _outgoing(parcels: Sequence[Incoming]) -> Outgoing:
     keyed = any(parcel.group for parcel in parcels)
     attributed = any(parcel.attributes for parcel in parcels)
     identified = any(parcel.dedup for parcel in parcels)
@@ -223,7 +224,7 @@ def _outgoing(parcels: Sequence[Parcel]) -> Outgoing:
     )
 
 
-def _sent(queue: QueueView, parcel: Parcel, sent: Sent) -> dict[str, Any]:
+def _sent(queue: QueueView, parcel: Incoming, sent: Sent) -> dict[str, Any]:
     reply = {
         "MessageId": message_id(sent.stripe.place(sent.offset)),
         "MD5OfMessageBody": rules.md5(parcel.body),

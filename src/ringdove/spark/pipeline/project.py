@@ -13,7 +13,7 @@ import yaml
 
 from ringdove.client.sync import Connection, connect
 from ringdove.errors import InvalidArgument, QueueNotFound
-from ringdove.serving import find_or_start
+from ringdove.spark.links import served_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 SPEC = "spark-pipeline.yml"
 
-#: Seconds for which the server of a data directory waits for somebody to connect.
-_IDLE_S = 5
 
 #: What a pipeline sends is not sent twice; what nobody takes is kept for two weeks.
 _SENT_TO: QueueArguments = {"delivery": "exactly-once", "retention_ms": 14 * 86_400_000}
@@ -131,8 +129,7 @@ class Project(NamedTuple):
 
 def connected(url: str) -> Connection:
     """A connection beside Spark's: a data directory is served, as Spark's workers need it."""
-    scheme, _, path = url.partition(":")
-    return connect(find_or_start(Path(path), _IDLE_S) if scheme == "file" else url)
+    return connect(served_url(url))
 
 
 def make_queues(project: Project, connection: Connection) -> None:

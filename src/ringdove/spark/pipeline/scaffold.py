@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import re
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from ringdove.config import absolute_url
 from ringdove.errors import InvalidArgument
 from ringdove.spark.pipeline.schema import Schema, make_schema, parse_ddl
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
+    from pathlib import Path
 
 Format = Literal["json", "csv", "avro"]
 Tables = Literal["parquet", "delta"]
@@ -127,7 +128,7 @@ def _words(plan: Plan) -> dict[str, str]:
     return {
         "name": name,
         "storage": (directory / "storage").as_uri(),
-        "url": _quoted(_absolute(plan.url)),
+        "url": _quoted(absolute_url(plan.url)),
         "queue": _quoted(plan.queue),
         "queue_plain": plan.queue,
         "dead_letters": _quoted(f"{plan.queue}-dead"),
@@ -180,12 +181,6 @@ def _time_expression(kind: str) -> str:
         f"A time is {kind}; it must be TIMESTAMP, STRING (as ISO 8601 has it) or BIGINT "
         "(milliseconds since 1970). Name another field with --time."
     )
-
-
-def _absolute(url: str) -> str:
-    """A URL that means the same in every working directory."""
-    scheme, _, path = url.partition(":")
-    return f"file:{Path(path).expanduser().absolute()}" if scheme == "file" else url
 
 
 def _list(names: list[str]) -> str:

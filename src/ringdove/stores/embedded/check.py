@@ -17,6 +17,7 @@ from ringdove.core.block import Block
 from ringdove.core.settings import QueueSettings
 from ringdove.errors import InvalidArgument, RingdoveError, StoreUnavailable
 from ringdove.stores.base import STRIPE_KEY_BYTES, StripeId
+from ringdove.stores.embedded import records
 from ringdove.stores.embedded.environment import (
     PRIVATE,
     Environment,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ringdove.core.settings import Durability
+    from ringdove.stores.base import Record
 
 #: Blocks between two calls of the progress function.
 _PROGRESS_EVERY = 256
@@ -235,19 +237,23 @@ def _check_strays(
 
 
 def _check_queues(path: Path, known: set[StripeId], report: Report) -> None:
-    """Compare the catalogue with the stripes that are there."""
-    from ringdove.stores.embedded.records import scan  # noqa: PLC0415
-
+    """Verify the records, and compare the catalogue with the stripes that are there."""
     try:
         env = Environment(maybe_find(path / "disk") or path / "disk", "disk", readonly=True)
     except RingdoveError:
         return
+    ids: set[int] = set()
     try:
-        records = scan(env, "queue/", "", 1_000_000, 0)
+        for key, record in records.audit(env):
+            if record is None:
+                report.faults.append(f"The record {key!r} is damaged.")
+            elif key.startswith("queue/"):
+                report.queues += 1
+                ids |= _queue_ids(record, report)
+    except RingdoveError as error:
+        report.faults.append(str(error))
     finally:
         env.lmdb.close()
-    ids = {msgspec.msgpack.decode(record.value)[0] for record in records}
-    report.queues = len(records)
     stray = {stripe.queue for stripe in known} - ids
     report.remarks += [f"Queue id {queue} has stripes and no name." for queue in sorted(stray)]
     missing = ids - {stripe.queue for stripe in known}
@@ -255,6 +261,21 @@ def _check_queues(path: Path, known: set[StripeId], report: Report) -> None:
         report.faults += [
             f"Queue id {queue} has a name and no stripes." for queue in sorted(missing)
         ]
+
+
+class _QueueHead(msgspec.Struct, array_like=True):
+    """How a queue's record begins; the rest of it is the catalogue's affair."""
+
+    id: int
+
+
+def _queue_ids(record: Record, report: Report) -> set[int]:
+    """The id that a queue's record names; none if it is damaged."""
+    try:
+        return {msgspec.msgpack.decode(record.value, type=_QueueHead).id}
+    except DAMAGE as error:
+        report.faults.append(f"The record {record.key!r} is damaged: {error}.")
+        return set()
 
 
 def _quiet(_report: Report) -> None:

@@ -5,6 +5,9 @@
     DIR/reserve      bytes set aside, so that acknowledgements can be written when the disk is full
     DIR/disk/        LMDB environment of queues with durability disk, and of all records
     DIR/memory/      LMDB environment of queues with durability memory; never synced
+    DIR/memory.boot  which start of the machine has the memory environment open
+    DIR/member       of a broker with a standby: see replica.py
+    DIR/server.json  where the server is that has the directory open: see serving.py
 
 Two environments, because a commit that is not synced could, in a shared one, cost synced data after
 a power cut. For the same reason the memory environment is thrown away when the machine has been
@@ -12,10 +15,10 @@ restarted without closing it: its pages may have reached the disk in any order.
 
 Keys of the databases inside an environment, all starting with the stripe's eleven bytes:
 
-    stripes    stripe                       settings, version, epoch
-    tails      stripe                       next offset, bytes stored
+    stripes    stripe                       settings, version, epoch, once a copy
+    tails      stripe                       next offset, bytes stored, first offset
     log        stripe, last offset          the block that ends there: a seek finds any offset
-    subs       stripe, name                 number, floor
+    subs       stripe, name                 number, floor, fence
     done       stripe, number, first        end of a run that is done above the floor
     leases     stripe, number, token        the runs of a lease
     producers  stripe, producer             its sequence

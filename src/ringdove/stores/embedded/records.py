@@ -98,6 +98,17 @@ def scan(env: Environment, prefix: str, after: str, count_max: int, now_ms: int)
     return found
 
 
+def audit(env: Environment) -> Iterator[tuple[str, Record | None]]:
+    """Every record by its key, those that have expired too; None for one that is damaged."""
+    with reading(env) as txn:
+        for key, value in under(txn, env.db["records"], b""):
+            try:
+                record = Record(key.decode(), *_decode(value))
+            except _DAMAGE:
+                record = None
+            yield key.decode(errors="backslashreplace"), record
+
+
 def expired(env: Environment, after: str, now_ms: int) -> tuple[list[str], str]:
     """Keys of expired records among the next few behind `after`, and where to go on ('': done)."""
     keys: list[str] = []

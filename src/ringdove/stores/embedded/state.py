@@ -19,7 +19,7 @@ from ringdove.core.block import Block
 from ringdove.core.runs import RunRecord
 from ringdove.core.settings import QueueSettings
 from ringdove.core.stripe import Stripe
-from ringdove.errors import QueueNotFound, RemoteProtocolError, SettingsRefused, StoreCorrupted
+from ringdove.errors import RemoteProtocolError, SettingsRefused, StoreCorrupted
 from ringdove.pending import Pending
 from ringdove.stores.base import STRIPE_KEY_BYTES, StripeId
 from ringdove.stores.embedded.environment import translated
@@ -214,7 +214,7 @@ class StripeState:
     def check(self, version: int) -> Stripe:
         """The stripe, unless it is gone or the caller's settings are old."""
         if self.deleted:
-            raise gone(self.id)
+            raise self.id.gone()
         self.stripe.check_version(version)
         return self.stripe
 
@@ -230,11 +230,6 @@ class StripeState:
         raise StoreCorrupted(
             f"Offset {offset} of stripe {self.id} is missing from the log. Run 'ringdove fsck'."
         )
-
-
-def gone(stripe_id: StripeId) -> QueueNotFound:
-    """The error for a stripe that is not there."""
-    return QueueNotFound(f"There is no stripe {tuple(stripe_id)}; its queue was deleted.")
 
 
 def read_block(key: bytes, value: bytes) -> Block:

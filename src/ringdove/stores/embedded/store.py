@@ -48,7 +48,6 @@ from ringdove.stores.embedded.state import (
     StripeState,
     SubscriptionRecord,
     encode,
-    gone,
     load,
     under,
 )
@@ -508,7 +507,7 @@ class EmbeddedStore(local.OneNode):
         if state is None or state.deleted:
             state = self._maybe_state(stripe)
         if state is None:
-            raise gone(stripe)
+            raise stripe.gone()
         return state
 
     def _refuse_closed(self) -> None:

@@ -15,6 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from ringdove.core.ring import SLOTS
 from ringdove.errors import ConnectionClosed, StoreFull, StoreUnavailable
 from ringdove.pending import Pending, Runner
 from ringdove.stores.fabric import library
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SLOTS = 16_384
 
 #: Answers that a node gives while something else is about to serve: ask again soon.
 _PASSING = (

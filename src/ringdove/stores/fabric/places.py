@@ -7,7 +7,6 @@ import threading
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
-from ringdove.errors import QueueNotFound
 from ringdove.pending import Pending
 from ringdove.stores.fabric.cluster import slot_of
 
@@ -176,7 +175,7 @@ class Places:
             place = self.of(stripe)
             watch = place.watch
             if place.gone:
-                raise QueueNotFound(f"There is no stripe {stripe}; its queue was deleted.")
+                raise stripe.gone()
             if place.watched or not listen:
                 return watch
             with self._lock:

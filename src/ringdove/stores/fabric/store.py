@@ -19,7 +19,6 @@ from ringdove.core.settings import check_name
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION, Part
 from ringdove.errors import (
     ClientError,
-    InvalidArgument,
     OffsetTrimmed,
     QueueNotFound,
     StoreUnavailable,
@@ -383,9 +382,7 @@ class FabricStore(FabricRecords):
         if kind == "time":
             kind, value = "offset", await self.find(stripe, value)
         elif kind not in ("earliest", "latest", "offset"):
-            raise InvalidArgument(
-                f"{kind!r} is no start: use 'earliest', 'latest', 'offset' or 'time'."
-            )
+            raise start.unknown()
         floor = await self._decide(
             place, "subscribe", self._now(), place.channel, subscription, kind, value,
             limits.SUBSCRIPTIONS_MAX,
