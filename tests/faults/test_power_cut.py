@@ -18,7 +18,7 @@ from typing import Any
 import lmdb
 import pytest
 
-from faults.events import Acknowledged, Diary, Event, Sent
+from faults.events import Acknowledged, Diary, Event, Put, Sent
 from faults.history import present
 from faults.inspector import Inspector
 from faults.interpose import Mark, Sync, WriteLog, recording
@@ -104,7 +104,7 @@ def promised(log: WriteLog, at: int, path: Path) -> Path:
 
 
 def _is_promise(event: object) -> bool:
-    return isinstance(event, Mark) and isinstance(event.label, Sent | Acknowledged)
+    return isinstance(event, Mark) and isinstance(event.label, Sent | Acknowledged | Put)
 
 
 def cut(log: WriteLog, cuts: int, path: Path, inspector: Inspector, rng: Random) -> list[str]:
@@ -129,7 +129,7 @@ def test_a_power_cut_breaks_no_promise(tmp_path: Path, inspector: Inspector, see
     log = record(tmp_path / "data", seed)
     assert sum(isinstance(event, Sync) for event in log.events) > 50
     kinds = {type(event.label).__name__ for event in log.events if isinstance(event, Mark)}
-    assert kinds >= {"Sent", "Leased", "Acknowledged", "Releasing"}
+    assert kinds >= {"Sent", "Leased", "Acknowledged", "Releasing", "Put"}
     cuts = min(CUTS_PER_LOG, CUTS - seed * CUTS_PER_LOG)
     assert cut(log, cuts, tmp_path, inspector, Random(seed)) == []
 
