@@ -67,6 +67,7 @@ torture: setup ## Kill the engine and cut its power a thousand times each, kill 
 	@tools/get-program redis-server valkey-server
 	@RINGDOVE_KILLS=1000 RINGDOVE_CUTS=1000 RINGDOVE_EXAMPLES=2000 RINGDOVE_SERVER_KILLS=300 \
 	    RINGDOVE_FABRIC_FAULTS=200 RINGDOVE_MQTT_KILLS=100 RINGDOVE_SLOW=1 RINGDOVE_TIER_MESSAGES=1000000 RINGDOVE_TIER_KILLS=30 \
+	    RINGDOVE_STANDBY_FAULTS=100 \
 	    $(BIN)/python -m pytest -q --timeout=14400 tests/faults tests/stores tests/server tests/fabric tests/mqtt \
 	    tests/tiers tests/bench/test_spark.py tests/spark/test_demo.py
 

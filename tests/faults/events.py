@@ -8,10 +8,14 @@ comes back can be verified without having been stored elsewhere.
 import os
 from hashlib import blake2b
 from pathlib import Path
+from random import Random
 
 import msgspec
 
 Stripe = tuple[int, int, int]
+
+#: Different keys of a queue.
+KEYS = 4
 
 
 class Event(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -46,12 +50,13 @@ class Refused(Event, frozen=True):
 
 
 class Leased(Event, frozen=True):
-    """A lease returned messages from offset `lo` on."""
+    """A lease returned messages from offset `lo` on; runs of one delivery have its number."""
 
     stripe: Stripe
     subscription: str
     lo: int
     digests: list[str]
+    delivery: int = 0
 
 
 class Acknowledging(Event, frozen=True):
@@ -81,6 +86,21 @@ class Releasing(Event, frozen=True):
     hi: int
 
 
+class Putting(Event, frozen=True):
+    """Before a record is written: what it may hold from now on."""
+
+    key: str
+    digest: str
+
+
+class Put(Event, frozen=True):
+    """A record was written, as this version of it."""
+
+    key: str
+    digest: str
+    version: int
+
+
 class Crash(Event, frozen=True):
     """The process is gone, and its leases with it."""
 
@@ -92,8 +112,8 @@ class Trouble(Event, frozen=True):
 
 
 AnyEvent = (
-    Opened | Sending | Sent | Refused | Leased | Acknowledging | Acknowledged | Releasing | Crash
-    | Trouble
+    Opened | Sending | Sent | Refused | Leased | Acknowledging | Acknowledged | Releasing | Putting
+    | Put | Crash | Trouble
 )  # fmt: skip
 _decode = msgspec.json.Decoder(AnyEvent).decode
 
@@ -108,6 +128,12 @@ def bodies(sending: Sending) -> list[list[bytes]]:
     """All bodies of an operation, by segment."""
     numbers = iter(range(sum(map(len, sending.sizes))))
     return [[body(sending.op, next(numbers), size) for size in sizes] for sizes in sending.sizes]
+
+
+def keys(sending: Sending) -> list[list[bytes]]:
+    """The keys of an operation's messages, by segment; for queues that have keys."""
+    rng = Random(sending.op)
+    return [[b"key %d" % rng.randrange(KEYS) for _ in sizes] for sizes in sending.sizes]
 
 
 def digest(content: bytes) -> str:

@@ -7,12 +7,14 @@ store against it. Neither uses anything of the store but its public calls.
 What is checked, in the words of stores/base.py: nothing acknowledged or ever delivered is lost or
 changed (I1), nothing is in two live leases (I3), nothing whose acknowledge returned is delivered
 again (I4), nothing goes before it is done (I6), no offset is reused and there is no gap (I7), no
-message is stored twice (M2), an append that never returned is there as a whole or not at all, and
-what is neither done nor on its way to be is deliverable (I2).
+message is stored twice (M2), an append that never returned is there as a whole or not at all, what
+is neither done nor on its way to be is deliverable (I2), what one key or all of a strict queue has
+is delivered in its order and to one receiver at a time, and a record is what was written last.
 """
 
+import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from faults.events import (
@@ -21,6 +23,8 @@ from faults.events import (
     Crash,
     Event,
     Leased,
+    Put,
+    Putting,
     Refused,
     Releasing,
     Sending,
@@ -29,12 +33,13 @@ from faults.events import (
     Trouble,
     bodies,
     digest,
+    keys,
 )
 from ringdove.clock import ManualClock
 from ringdove.core.block import Block
 from ringdove.limits import LEASE_MESSAGES_MAX
 from ringdove.pending import run
-from ringdove.stores.base import Claim, Store, StripeId
+from ringdove.stores.base import Claim, Store, StripeId, StripeStats
 
 #: How long workloads lease: longer than any process under test lives, so that no lease just ends.
 LEASE_MS = 60_000
@@ -48,7 +53,8 @@ class Reader:
     """What the history says about one subscription; offsets that were trimmed are forgotten."""
 
     def __init__(self) -> None:
-        self.live: set[int] = set()
+        #: Offsets that are leased, with the number of their delivery.
+        self.live: dict[int, int] = {}
         self.maybe_done: set[int] = set()
         self.done: set[int] = set()
 
@@ -67,8 +73,13 @@ class Log:
 class Ledger:
     """Everything that the events so far promise, and every promise they show broken."""
 
-    def __init__(self, stripes: dict[Stripe, list[str]]) -> None:
-        """`stripes` names the subscriptions of each stripe to be judged; others are ignored."""
+    def __init__(
+        self, stripes: dict[Stripe, list[str]], orders: Mapping[Stripe, str] | None = None
+    ) -> None:
+        """`stripes` names the subscriptions of each stripe to be judged; others are ignored.
+
+        `orders` says which of them keep the order of all their messages, or of a key's.
+        """
         self.faults: list[str] = []
         self.logs = {stripe: Log() for stripe in stripes}
         for stripe, names in stripes.items():
@@ -80,6 +91,12 @@ class Ledger:
         self.places: dict[str, int] = {}
         #: How often each kind of event was seen, so that a test can show that it tested something.
         self.counts: dict[str, int] = {}
+        self.orders = orders or {}
+        #: Which messages of an ordered queue go one after the other.
+        self.group_of: dict[str, bytes] = {}
+        #: Version and digest of every record, and digests that were being written.
+        self.records: dict[str, tuple[int, str]] = {}
+        self.putting: dict[str, set[str]] = {}
         self._of_op: dict[int, list[list[str]]] = {}
         self._stripe_of: dict[int, Stripe] = {}
         #: Appends that returned without an offset: they must be somewhere.
@@ -101,6 +118,10 @@ class Ledger:
                     self._leased(event)
                 case Acknowledging() | Acknowledged() | Releasing():
                     self._settled(event)
+                case Putting():
+                    self.putting.setdefault(event.key, set()).add(event.digest)
+                case Put():
+                    self._put(event)
                 case Crash():
                     for log in self.logs.values():
                         for reader in log.readers.values():
@@ -116,6 +137,12 @@ class Ledger:
         self._of_op[event.op] = digests
         self._stripe_of[event.op] = event.stripe
         self.op_of.update((name, event.op) for segment in digests for name in segment)
+        order = self.orders.get(event.stripe)
+        if order:
+            for names, groups in zip(digests, keys(event), strict=True):
+                self.group_of.update(
+                    zip(names, groups if order == "key" else [b""] * len(names), strict=True)
+                )
 
     def _sent(self, event: Sent) -> None:
         if event.op not in self._of_op:
@@ -163,7 +190,28 @@ class Ledger:
                 self.faults.append(f"delivered again although acknowledged: {where} (I4)")
             if offset in reader.live:
                 self.faults.append(f"delivered twice at a time: {where} (I3)")
-            reader.live.add(offset)
+            reader.live[offset] = event.delivery
+        if event.stripe in self.orders:
+            self._in_order(event, log, reader)
+
+    def _in_order(self, event: Leased, log: Log, reader: Reader) -> None:
+        """What comes before a message in its group is done, or is in the same delivery."""
+        last = {self.group_of.get(name): o for o, name in enumerate(event.digests, event.lo)}
+        for offset, name in log.content.items():
+            highest = last.get(self.group_of.get(name), -1)
+            held = reader.live.get(offset)
+            if highest < 0 or held == event.delivery or offset in reader.maybe_done:
+                continue
+            if offset < highest or held is not None:
+                self.faults.append(
+                    f"delivered out of order: {event.stripe} {highest} to {event.subscription}, "
+                    f"while {offset} is not done"
+                )
+
+    def _put(self, event: Put) -> None:
+        self.putting[event.key].discard(event.digest)
+        if event.version > self.records.get(event.key, (0, ""))[0]:
+            self.records[event.key] = event.version, event.digest
 
     def _settled(self, event: Acknowledging | Acknowledged | Releasing) -> None:
         if event.stripe not in self.logs:
@@ -172,7 +220,7 @@ class Ledger:
         for offset in range(event.lo, event.hi):
             match event:
                 case Releasing():
-                    reader.live.discard(offset)
+                    reader.live.pop(offset, None)
                 case Acknowledging():
                     reader.maybe_done.add(offset)
                 case Acknowledged():
@@ -206,8 +254,23 @@ def check(ledger: Ledger, store: Store) -> list[str]:
             faults += _check_stripe(ledger, store, stripe, log)
         except Exception as error:
             faults.append(f"{stripe} cannot be read: {error!r}")
-    faults += ledger.faults + ledger.unfinished()
+    faults += ledger.faults + ledger.unfinished() + _check_records(ledger, store)
     ledger.faults = []
+    return faults
+
+
+def _check_records(ledger: Ledger, store: Store) -> list[str]:
+    """Records are as the last that returned has left them, or one that did not."""
+    faults = []
+    for key in ledger.records.keys() | ledger.putting.keys():
+        version, name = ledger.records.get(key, (0, ""))
+        record = run(store.get(key))
+        found = (record.version, digest(record.value)) if record is not None else (0, "")
+        newer = found[0] > version and found[1] in ledger.putting.get(key, ())
+        if found != (version, name) and not newer:
+            faults.append(f"record {key!r} has version {found[0]}, not {version} (I1)")
+        ledger.records[key] = found
+    ledger.putting.clear()
     return faults
 
 
@@ -233,7 +296,11 @@ def _check_stripe(ledger: Ledger, store: Store, stripe: Stripe, log: Log) -> lis
     if names != set(log.readers):
         return [*faults, f"{stripe} has subscriptions {names}, not {set(log.readers)}"]
     for name, reader in log.readers.items():
-        faults += _check_reader(store, stripe, name, reader, log, stats.head, stats.tail)
+        rounds = deliveries(store, StripeId(*stripe), name)
+        if stripe in ledger.orders:
+            faults += _check_order(ledger, stripe, name, rounds)
+        delivered = {offset: found for round_ in rounds for offset, found in round_}
+        faults += _check_reader(f"{stripe} to {name}", delivered, reader, log, stats)
     _forget(log, stats.head)
     return faults
 
@@ -247,11 +314,25 @@ def _blocks(store: Store, stripe: Stripe, at: int, tail: int) -> Iterator[Block]
         at = found[-1].end
 
 
-def _check_reader(
-    store: Store, stripe: Stripe, name: str, reader: Reader, log: Log, head: int, tail: int
+def _check_order(
+    ledger: Ledger, stripe: Stripe, name: str, rounds: list[list[tuple[int, str]]]
 ) -> list[str]:
-    where = f"{stripe} to {name}"
-    delivered = deliverable(store, StripeId(*stripe), name)
+    """Whatever comes of a group is what it has first."""
+    groups: dict[bytes | None, set[int]] = {}
+    for offset, found in itertools.chain.from_iterable(rounds):
+        groups.setdefault(ledger.group_of.get(found), set()).add(offset)
+    for number, round_ in enumerate(rounds):
+        for group, offsets in groups.items():
+            came = [offset for offset, found in round_ if ledger.group_of.get(found) == group]
+            if came != sorted(offsets)[: len(came)]:
+                return [f"delivered out of order: {stripe} to {name}, {group!r} in round {number}"]
+    return []
+
+
+def _check_reader(
+    where: str, delivered: dict[int, str], reader: Reader, log: Log, stats: StripeStats
+) -> list[str]:
+    head, tail = stats.head, stats.tail
     faults = [
         f"delivered again although acknowledged: {where}, offset {offset} (I4)"
         for offset in sorted(delivered.keys() & reader.done)
@@ -270,18 +351,27 @@ def _check_reader(
     missing = [o for o in range(head, tail) if o not in delivered and o not in maybe_done]
     if missing:
         faults.append(f"never delivered: {where}, {len(missing)} from offset {missing[0]} on (I2)")
+    # What was on its way to be done is so or not, from now on.
+    reader.done |= maybe_done - delivered.keys()
+    reader.maybe_done = set(reader.done)
     return faults
 
 
 def deliverable(store: Store, stripe: StripeId, subscription: str) -> dict[int, str]:
-    """The digests of everything that can be leased, which is released again.
+    """The digests of everything that can be leased, which is released again."""
+    return dict(itertools.chain.from_iterable(deliveries(store, stripe, subscription)))
+
+
+def deliveries(store: Store, stripe: StripeId, subscription: str) -> list[list[tuple[int, str]]]:
+    """Offsets and digests of everything that can be leased, as it came; it is released again.
 
     Several rounds, because the messages of a key that come after leased ones wait for these.
     """
-    found: dict[int, str] = {}
+    rounds: list[list[tuple[int, str]]] = []
+    known: set[int] = set()
     while True:
-        known = len(found)
         claims: list[Claim] = []
+        found: list[tuple[int, str]] = []
         more = True
         while more:
             delivery = run(store.lease(stripe, subscription, LEASE_MESSAGES_MAX, LEASE_MS, 1, 0))
@@ -289,14 +379,16 @@ def deliverable(store: Store, stripe: StripeId, subscription: str) -> dict[int, 
                 lo, hi = leased.run.lo, leased.run.hi
                 claims.append(Claim(delivery.epoch, leased.run.token, lo, hi))
                 contents = (content for block in leased.blocks for content in block.bodies())
-                found.update(zip(range(lo, hi), map(digest, contents), strict=True))
+                found += zip(range(lo, hi), map(digest, contents), strict=True)
             more = delivery.more
         answers: list[Any] = (
             run(store.release(stripe, subscription, claims, 0, 0)) if claims else []
         )
         assert all(isinstance(answer, int) for answer in answers), answers
-        if len(found) == known:
-            return found
+        rounds.append(found)
+        if known.issuperset(offset for offset, _ in found):
+            return rounds
+        known.update(offset for offset, _ in found)
 
 
 def _forget(log: Log, head: int) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from faults.events import body, read_events
 from faults.history import Ledger, check, deliverable, present
-from faults.workload import QUEUES, SYNCED
+from faults.workload import ORDERS, QUEUES, SYNCED
 from ringdove.core.block import Block
 from ringdove.core.dedup import Segment
 from ringdove.errors import RingdoveError
@@ -30,7 +30,7 @@ PATIENCE_S = 30
 
 def inspect(path: Path, history: Path) -> list[str]:
     """What is wrong with the synced queues of a directory, and with going on from there."""
-    ledger = Ledger(SYNCED)
+    ledger = Ledger(SYNCED, ORDERS)
     ledger.follow(read_events(history)[0])
     faults = [f"fsck: {fault}" for fault in fsck(path).faults]
     store = EmbeddedStore(path, clock=present())

@@ -20,7 +20,15 @@ from typing import Any
 
 from faults.events import Crash, Diary, read_events
 from faults.history import Ledger, check
-from faults.workload import MEMORY, QUEUES, SUBSCRIPTIONS, Producer, Workload, create_queues
+from faults.workload import (
+    MEMORY,
+    ORDERS,
+    QUEUES,
+    SUBSCRIPTIONS,
+    Producer,
+    Workload,
+    create_queues,
+)
 from ringdove.clock import ManualClock
 from ringdove.pending import run
 from ringdove.stores.base import StripeId
@@ -118,7 +126,7 @@ def faults_of(root: Path, path: Path, action: str) -> list[str]:
         if action == "first opening":
             create_queues(store)
         else:
-            ledger = Ledger(SUBSCRIPTIONS)
+            ledger = Ledger(SUBSCRIPTIONS, ORDERS)
             ledger.follow(read_events(root / "history")[0])
             faults += check(ledger, store)
         if action == "compaction":

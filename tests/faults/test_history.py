@@ -1,6 +1,7 @@
 """The judge must be able to condemn: each kind of broken promise is seen."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,8 @@ from faults.events import (
     Diary,
     Event,
     Leased,
+    Put,
+    Putting,
     Refused,
     Releasing,
     Sending,
@@ -27,7 +30,7 @@ from ringdove.core.block import Block
 from ringdove.core.dedup import Segment
 from ringdove.core.settings import QueueSettings
 from ringdove.pending import run
-from ringdove.stores.base import Claim, StripeId
+from ringdove.stores.base import Claim, Delivery, StripeId
 from ringdove.stores.memory import MemoryStore
 
 Q = StripeId(1, 0, 0)
@@ -56,13 +59,13 @@ def acknowledge(store: MemoryStore, want: int) -> None:
         run(store.acknowledge(Q, "default", [claim], 1))
 
 
-def leased(lo: int, *numbers: int) -> Leased:
+def leased(lo: int, *numbers: int, delivery: int = 0) -> Leased:
     sizes = [10, 2_000, 30]
-    return Leased(Q, "default", lo, [digest(body(1, n, sizes[n])) for n in numbers])
+    return Leased(Q, "default", lo, [digest(body(1, n, sizes[n])) for n in numbers], delivery)
 
 
-def verdict(store: MemoryStore, *events: Event) -> str:
-    ledger = Ledger({Q: ["default"]})
+def verdict(store: MemoryStore, *events: Event, order: str = "") -> str:
+    ledger = Ledger({Q: ["default"]}, {Q: order} if order else {})
     ledger.follow(events)
     return " / ".join(check(ledger, store))
 
@@ -121,6 +124,67 @@ def test_a_second_delivery_of_a_done_message_is_seen(store: MemoryStore) -> None
 def test_two_leases_of_one_message_are_seen(store: MemoryStore) -> None:
     """I3: without a crash or a release in between."""
     assert "(I3)" in verdict(store, FIRST, leased(0, 0, 1), leased(1, 1))
+
+
+@pytest.mark.parametrize("order", ["strict", "key"])
+def test_a_delivery_out_of_order_is_seen(
+    store: MemoryStore, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something before it is not done; or something of it is with somebody else."""
+    sent, first, second = Sent(1, [0, 2]), leased(0, 0, delivery=1), leased(1, 1, delivery=2)
+    with_first = leased(1, 1, delivery=1)
+    # The messages have three keys.
+    assert verdict(store, FIRST, sent, second, first, order="key") == ""
+    monkeypatch.setattr("faults.events.KEYS", 1)
+    assert "out of order" in verdict(store, FIRST, sent, second, order=order)
+    assert "out of order" in verdict(store, FIRST, first, second, order=order)
+    assert "out of order" in verdict(store, FIRST, sent, with_first, first, order=order)
+    assert verdict(store, FIRST, sent, first, with_first, order=order) == ""
+    released = Releasing(Q, "default", 0, 1)
+    again = [first, with_first, released, leased(0, 0, delivery=3)]
+    assert "out of order" in verdict(store, FIRST, sent, *again, order=order)
+    acknowledging = Acknowledging(Q, "default", 0, 1)
+    assert verdict(store, FIRST, sent, first, acknowledging, second, order=order) == ""
+
+
+def test_what_a_reopened_store_delivers_out_of_order_is_seen(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has all of it, the last first."""
+    lease = store.lease
+
+    async def last_first(*args: Any) -> Delivery:
+        delivery = await lease(*args)
+        return delivery._replace(runs=delivery.runs[::-1])
+
+    for _ in range(3):
+        run(store.lease(Q, "default", 1, 1_000, 1, 1))
+    assert verdict(store, FIRST, Sent(1, [0, 2]), order="strict") == ""
+    monkeypatch.setattr(store, "lease", last_first)
+    assert "out of order" in verdict(store, FIRST, Sent(1, [0, 2]), order="strict")
+
+
+def test_a_record_that_is_not_the_last_is_seen(store: MemoryStore) -> None:
+    """It is gone, older, or something else; one that was being written may be there or not."""
+    for value in (b"1", b"2"):
+        run(store.put("r", value))
+    one, two, three = (digest(b"%d" % number) for number in (1, 2, 3))
+    written = [Putting("r", one), Put("r", one, 1)]
+    assert verdict(store, FIRST, *written, Putting("r", two)) == ""
+    assert verdict(store, FIRST, *written, Putting("r", two), Put("r", two, 2)) == ""
+    assert verdict(store, FIRST, Putting("r", three), Putting("r", two), Put("r", two, 2)) == ""
+    assert "record 'r'" in verdict(store, FIRST, *written)
+    assert "record 'r'" in verdict(store, FIRST, Putting("r", three), Put("r", three, 3))
+    assert "record 'q'" in verdict(store, FIRST, Putting("q", one), Put("q", one, 1))
+
+
+def test_what_a_crash_left_open_is_settled_by_what_is_found(store: MemoryStore) -> None:
+    """I4, I2: what was found done stays done, what was not is not lost later."""
+    ledger = Ledger({Q: ["default"]})
+    ledger.follow([FIRST, Sent(1, [0, 2]), Acknowledging(Q, "default", 0, 2), Crash()])
+    assert check(ledger, store) == []
+    acknowledge(store, 1)
+    assert "(I2)" in "".join(check(ledger, store))
 
 
 def test_a_message_that_is_never_delivered_is_seen(store: MemoryStore) -> None:

@@ -25,7 +25,7 @@ from faults.events import Crash, Diary, Sending, read_events
 from faults.history import Ledger, check, present
 from faults.steps import ACTIONS
 from faults.victim import Order
-from faults.workload import SUBSCRIPTIONS
+from faults.workload import ORDERS, SUBSCRIPTIONS
 from ringdove.pending import run
 from ringdove.stores.embedded import EmbeddedStore
 from ringdove.stores.embedded.check import fsck
@@ -63,7 +63,7 @@ class Lives:
     def __init__(self, path: Path, rng: Random) -> None:
         self.data = path / "data"
         self.diary = path / "history"
-        self.ledger = Ledger(SUBSCRIPTIONS)
+        self.ledger = Ledger(SUBSCRIPTIONS, ORDERS)
         self.sequences: dict[str, int] = {}
         self.interrupted = 0
         self.retried = 0

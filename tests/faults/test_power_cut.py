@@ -6,17 +6,19 @@ are put together as a power cut at a random moment could have left them, opened,
 what had been promised by that moment. 60 cuts by default; `RINGDOVE_CUTS=1000` for torture.
 """
 
+import asyncio
 import os
 import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import lmdb
 import pytest
 
-from faults.events import Acknowledged, Diary, Event, Sent
+from faults.events import Acknowledged, Diary, Event, Put, Sent
 from faults.history import present
 from faults.inspector import Inspector
 from faults.interpose import Mark, Sync, WriteLog, recording
@@ -25,13 +27,18 @@ from ringdove.errors import QueueNotFound
 from ringdove.pending import run
 from ringdove.stores.base import StripeId
 from ringdove.stores.embedded import EmbeddedStore
+from ringdove.stores.embedded.append import Append
+from ringdove.stores.embedded.writer import GroupCommit
 
 CUTS = int(os.environ.get("RINGDOVE_CUTS", "60"))
 
 #: Cuts of one recording, so that a long run has many recordings.
 CUTS_PER_LOG = 30
 
-THREADS = 6
+#: Who works at the same time. A thread that waits leads commits itself; tasks on an event loop are
+#: answered while one is under way, so an answer that is too early shows with them.
+THREADS = 3
+TASKS = 3
 STEPS = 60
 
 
@@ -44,7 +51,7 @@ def inspector() -> Iterator[Inspector]:
 
 
 def record(path: Path, seed: int) -> WriteLog:
-    """Work on a new store with several threads, with a mark for each event of the history."""
+    """Work on a new store with threads and tasks, with a mark for each event of the history."""
     store = EmbeddedStore(path)
     create_queues(store)
     run(store.close())
@@ -54,16 +61,20 @@ def record(path: Path, seed: int) -> WriteLog:
         workload = Workload(store, log.mark, life=1, large_bytes=40_000, compacts=False)
         failures: list[BaseException] = []
 
-        def work(number: int) -> None:
+        async def work(number: int) -> None:
             rng = Random(f"{seed} {number}")
             producers = [Producer(stripe, f"p{number}") for stripe in SYNCED]
             try:
                 for _ in range(STEPS):
-                    run(workload.step(rng, producers, [*SYNCED, MEMORY]))
+                    await workload.step(rng, producers, [*SYNCED, MEMORY])
             except BaseException as error:
                 failures.append(error)
 
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
+        async def work_together() -> None:
+            await asyncio.gather(*(work(THREADS + number) for number in range(TASKS)))
+
+        threads = [threading.Thread(target=run, args=(work(number),)) for number in range(THREADS)]
+        threads.append(threading.Thread(target=asyncio.run, args=(work_together(),)))
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -93,7 +104,7 @@ def promised(log: WriteLog, at: int, path: Path) -> Path:
 
 
 def _is_promise(event: object) -> bool:
-    return isinstance(event, Mark) and isinstance(event.label, Sent | Acknowledged)
+    return isinstance(event, Mark) and isinstance(event.label, Sent | Acknowledged | Put)
 
 
 def cut(log: WriteLog, cuts: int, path: Path, inspector: Inspector, rng: Random) -> list[str]:
@@ -118,7 +129,7 @@ def test_a_power_cut_breaks_no_promise(tmp_path: Path, inspector: Inspector, see
     log = record(tmp_path / "data", seed)
     assert sum(isinstance(event, Sync) for event in log.events) > 50
     kinds = {type(event.label).__name__ for event in log.events if isinstance(event, Mark)}
-    assert kinds >= {"Sent", "Leased", "Acknowledged", "Releasing"}
+    assert kinds >= {"Sent", "Leased", "Acknowledged", "Releasing", "Put"}
     cuts = min(CUTS_PER_LOG, CUTS - seed * CUTS_PER_LOG)
     assert cut(log, cuts, tmp_path, inspector, Random(seed)) == []
 
@@ -141,6 +152,24 @@ def test_a_missing_sync_is_seen(
     log = record(tmp_path / "data", seed=0)
     faults = cut(log, 40, tmp_path, inspector, Random(0))
     assert any(fault in found for found in faults), faults
+
+
+def test_an_answer_before_its_commit_is_seen(
+    tmp_path: Path, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same work with answers that come too early breaks promises, too."""
+    really_write = GroupCommit.write
+
+    def write_and_answer(commit: GroupCommit, txn: Any) -> None:
+        really_write(commit, txn)
+        for operation in commit._operations:
+            if isinstance(operation, Append) and operation.answers:
+                commit._answer(operation)
+
+    monkeypatch.setattr(GroupCommit, "write", write_and_answer)
+    log = record(tmp_path / "data", seed=0)
+    faults = cut(log, 200, tmp_path, inspector, Random(0))
+    assert any("(I1)" in fault for fault in faults), faults
 
 
 def test_queues_in_memory_are_gone_after_a_power_cut(tmp_path: Path) -> None:

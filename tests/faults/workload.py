@@ -15,6 +15,8 @@ from faults.events import (
     Acknowledging,
     Event,
     Leased,
+    Put,
+    Putting,
     Refused,
     Releasing,
     Sending,
@@ -22,6 +24,7 @@ from faults.events import (
     Stripe,
     bodies,
     digest,
+    keys,
 )
 from faults.history import LEASE_MS
 from ringdove.core.block import Block
@@ -54,6 +57,9 @@ QUEUES: dict[Stripe, QueueSettings] = {
 SUBSCRIPTIONS = {
     stripe: ["default", "other"] if stripe == SHARED else ["default"] for stripe in QUEUES
 }
+#: In which order they deliver; of those left out, in any.
+ORDERS = {stripe: s.order for stripe, s in QUEUES.items() if s.ordered}
+
 SYNCED = {s: names for s, names in SUBSCRIPTIONS.items() if QUEUES[s].durability == "disk"}
 
 #: Producers of each exactly-once queue; each has one operation after the other, or a few in flight.
@@ -133,12 +139,10 @@ class Workload:
         ]
 
     def _submit(self, sending: Sending) -> Pending[Any]:
-        rng = Random(sending.op)
         segments = []
-        for contents in bodies(sending):
-            keys = [b"key %d" % rng.randrange(4) for _ in contents]
-            keyed = QUEUES[sending.stripe].order == "key"
-            block = Block.build(contents, sent_ms=1, keys=keys if keyed else None)
+        keyed = QUEUES[sending.stripe].order == "key"
+        for contents, names in zip(bodies(sending), keys(sending), strict=True):
+            block = Block.build(contents, sent_ms=1, keys=names if keyed else None)
             if sending.producer:
                 name = sending.producer.encode()
                 segments.append(Segment(block, name, sending.sequence, len(contents)))
@@ -171,10 +175,12 @@ class Workload:
         spread = 1 if QUEUES[stripe].ordered else rng.choice((1, 4))
         delivery = await store.lease(where, subscription, want, LEASE_MS, spread, 1)
         done, back = [], []
+        number = next(self._ops)
         for leased in delivery.runs:
             lo, hi, token = leased.run.lo, leased.run.hi, leased.run.token
             contents = [content for block in leased.blocks for content in block.bodies()]
-            self.note(Leased(stripe, subscription, lo, [digest(content) for content in contents]))
+            digests = [digest(content) for content in contents]
+            self.note(Leased(stripe, subscription, lo, digests, number))
             cut = rng.choice((lo, hi, hi, hi, hi, rng.randint(lo, hi)))
             done.append(Claim(delivery.epoch, token, lo, cut))
             if rng.random() < 0.9:
@@ -197,12 +203,17 @@ class Workload:
 
     async def look(self, rng: Random, stripe: Stripe) -> None:
         """What is done beside the main business: records, trimming, searching and so on."""
-        await self.store.put(f"record {rng.randrange(5)}", rng.randbytes(rng.randrange(3_000)))
+        await self._put(f"record {rng.randrange(5)}", rng.randbytes(rng.randrange(8, 3_000)))
         await self.store.trim(StripeId(*stripe))
         await self.store.find(StripeId(*stripe), 0)
         await self.store.stats(StripeId(*stripe))
         if self.compacts and rng.random() < 0.1:
             await self.store.compact()
+
+    async def _put(self, key: str, value: bytes) -> None:
+        self.note(Putting(key, digest(value)))
+        record = await self.store.put(key, value)
+        self.note(Put(key, digest(value), record.version))
 
     async def step(self, rng: Random, producers: Iterable[Producer], stripes: list[Stripe]) -> None:
         """One of the above, on any of `stripes`; the producers belong to the calling thread."""
