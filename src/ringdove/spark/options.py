@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import unquote
 
-from ringdove.config import DATA_DEFAULT
+from ringdove.config import DATA_DEFAULT, directory_of
 from ringdove.core.compression import CODEC_NUMBERS
 from ringdove.core.dedup import PRODUCER_BYTES_MAX
 from ringdove.errors import InvalidArgument
@@ -115,10 +113,9 @@ class Options(NamedTuple):
 
 def _absolute(url: str) -> str:
     """A URL that means the same in every working directory."""
-    scheme, _, path = url.partition(":")
-    if scheme != "file":
+    if not url.startswith("file:"):
         return url
-    return f"file:{Path(unquote(path.removeprefix('//'))).expanduser().absolute()}"
+    return f"file:{directory_of(url).absolute()}"
 
 
 def _unknown(name: str) -> InvalidArgument:
