@@ -11,12 +11,15 @@ import yaml
 import ringdove
 from cli.shell import Shell
 from ringdove.cli import EXIT_REFUSED
-from ringdove.errors import InvalidArgument
+from ringdove.config import directory_of
+from ringdove.errors import InvalidArgument, QueueNotFound
 from ringdove.spark import links
+from ringdove.spark.options import Options
 from ringdove.spark.pipeline.project import Project, make_queues
 from ringdove.spark.pipeline.sample import make_samples
 from ringdove.spark.pipeline.scaffold import Plan, write_project
 from ringdove.spark.pipeline.schema import make_schema, parse_ddl, read_schema
+from server.running import run_command
 
 
 @pytest.fixture
@@ -95,7 +98,20 @@ def test_fields_are_known_by_their_names():
     assert (schema.device, schema.sequence, schema.time) == ("METER_ID", "seq", "ts")
     assert schema.others == ["price", "s"]
     assert schema.values == ["price"]
-    assert schema.type_of("s") == "STRUCT<A: INT, B: INT>"
+    assert schema.type_of("s") == "STRUCT<a: INT, b: INT>"
+
+
+def test_a_schema_may_be_written_as_spark_prints_it():
+    ddl = (
+        "device STRING NOT NULL COMMENT 'who, exactly', seq bigint NOT NULL, ts TIMESTAMP, "
+        "kwh DOUBLE NOT NULL, place STRUCT<Room: STRING NOT NULL, `floor no`: int>, tags map<string,array<int>>"
+    )
+    schema = make_schema(parse_ddl(ddl), {})
+    assert [field.type for field in schema.fields] == [
+        "STRING", "BIGINT", "TIMESTAMP", "DOUBLE", "STRUCT<Room: STRING, `floor no`: INT>",
+        "MAP<STRING, ARRAY<INT>>",
+    ]  # fmt: skip
+    assert (schema.values, schema.required) == (["kwh"], ["kwh"])
 
 
 @pytest.mark.parametrize(
@@ -107,11 +123,104 @@ def test_fields_are_known_by_their_names():
         ("device STRING, seq INT, time TIMESTAMP, at DATE", {"time": "at"}, "collide"),
         ("device STRING, device INT", {}, "twice"),
         ("device", {}, "is no field"),
+        ("device STRING, seq INT, ts TIMESTAMP, v INT, V INT", {}, "twice"),
+        ("device STRING, seq INT, ts TIMESTAMP, Offset INT", {}, "collide"),
+        ("device STRING, seq INT, ts TIMESTAMP, v DUBLE", {}, "Field 'v' is DUBLE"),
+        ("device STRING, seq INT, ts TIMESTAMP, v ARRAY<DUBLE>", {}, "Field 'v' is DUBLE"),
+        ("device STRING\nseq INT\nts TIMESTAMP", {}, "a comma after each field"),
+        ("device ARRAY<STRING>, seq INT, ts TIMESTAMP", {}, "a device must be one value"),
     ],
 )
 def test_a_schema_that_cannot_be_used_is_refused(ddl, roles, reason):
     with pytest.raises(InvalidArgument, match=reason):
         make_schema(parse_ddl(ddl), roles)
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe", b'{"type": "record", "name": "R", "fields": [{"nam": "id"}]}', b"{"]
+)
+def test_a_file_that_is_no_schema_is_refused(shell, tmp_path, content):
+    (tmp_path / "fields").write_bytes(content)
+    shell("pipeline", "init", "made", "--schema", "fields", code=EXIT_REFUSED)
+    assert "The schema fields is no" in shell.err
+
+
+def test_csv_has_no_nested_fields(shell, tmp_path):
+    (tmp_path / "fields").write_text("id STRING, seq INT, ts TIMESTAMP, x INT, a ARRAY<INT>")
+    shell("pipeline", "init", "made", "--schema", "fields", "--format", "csv", code=EXIT_REFUSED)
+    assert "a field of CSV is one value" in shell.err
+
+
+def test_times_are_written_as_spark_reads_them(shell, tmp_path):
+    shell("pipeline", "init", "short", "--window", "15m", "--late", "1 day  12 hours")
+    settings = Project.open(tmp_path / "short").settings
+    assert (settings["ringdove.window"], settings["ringdove.late"]) == (
+        "15 minutes",
+        "1 day 12 hours",
+    )
+    shell("pipeline", "init", "wrong", "--late", "soon", code=EXIT_REFUSED)
+    assert "--late is 'soon'" in shell.err
+
+
+def test_a_format_that_is_named_is_the_one(shell, tmp_path):
+    fields = [{"name": name, "type": "long"} for name in ("id", "seq", "ts", "level")]
+    (tmp_path / "s.avsc").write_text(json.dumps({"type": "record", "name": "R", "fields": fields}))
+    for form, parser in (("json", "from_json"), (None, "avro_parser")):
+        named = ["--format", form] if form else []
+        shell("pipeline", "init", f"made-{form}", "--schema", "s.avsc", *named)
+        assert parser in (tmp_path / f"made-{form}/transformations/readings.py").read_text()
+
+
+@pytest.mark.parametrize("name", ["default", "two words", "8ball"])
+def test_a_name_that_spark_cannot_use_is_refused(shell, name):
+    shell("pipeline", "init", name, code=EXIT_REFUSED)
+    assert f"{name!r} cannot be the name" in shell.err
+
+
+def test_names_that_mean_something_in_yaml_are_names(shell, tmp_path):
+    shell("pipeline", "init", "yes")
+    spec = yaml.safe_load((tmp_path / "yes" / "spark-pipeline.yml").read_text())
+    assert (spec["name"], spec["database"]) == ("yes", "yes")
+
+
+def test_directories_have_the_same_name_for_spark_and_for_us(shell, tmp_path):
+    place = tmp_path / "my things, 100%"
+    place.mkdir()
+    shell.directory = place / "data"
+    shell("pipeline", "init", str(place / "meters"))
+    project = Project.open(place / "meters")
+    spec = yaml.safe_load((place / "meters" / "spark-pipeline.yml").read_text())
+    assert spec["storage"] == f"file://{place}/meters/storage"  # Spark takes %20 for a name.
+    assert project.storage == place / "meters" / "storage"
+    sampled = run_command("pipeline", "sample", str(place / "meters"), "--count", "10")
+    assert sampled.returncode == 0, sampled.stderr.decode()
+    named = Options.read({"url": project.url, "queue": "q"}).place.url
+    assert directory_of(named) == place / "data"
+    assert (place / "data" / "format").exists()
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "said"),
+    [
+        ("configuration:", "configuraton:", "does not say what configuration is"),
+        ("configuration:", "configuration: [", "while parsing"),
+        ("storage: ", "storage: hdfs:", "must be a path"),
+    ],
+)
+def test_a_specification_that_cannot_be_used_is_refused(shell, tmp_path, was, becomes, said):
+    shell("pipeline", "init", "meters")
+    spec = tmp_path / "meters" / "spark-pipeline.yml"
+    spec.write_text(spec.read_text().replace(was, becomes))
+    with pytest.raises(InvalidArgument, match=said):
+        Project.open(tmp_path / "meters")
+
+
+def test_a_missing_queue_is_told_without_the_token(shell, tmp_path):
+    shell.directory = None
+    shell("--url", "ringdove://:secret@h:1", "pipeline", "init", "meters")
+    with ringdove.connect("memory:") as rd, pytest.raises(QueueNotFound) as told:
+        make_queues(Project.open(tmp_path / "meters"), rd)
+    assert "ringdove://h:1" in str(told.value)
 
 
 def test_an_avro_schema_gives_spark_s_types(tmp_path):

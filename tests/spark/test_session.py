@@ -1,5 +1,6 @@
 """A session with the settings that suit Ringdove."""
 
+import subprocess
 import sys
 
 import pyarrow as pa
@@ -71,3 +72,11 @@ def test_a_stream_s_shuffle_has_as_many_partitions_as_it_was_told(spark, tmp_pat
         spark.conf.set(PARTITIONS, before)
     found = spark.read.parquet(str(tmp_path / "out")).collect()
     assert {row["at"] for row in found} == set(range(5))
+
+
+def test_a_spark_that_does_not_start_is_told():
+    code = "from ringdove.spark.session import session; session('nonsense')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert "InvalidArgument: Spark does not start with master 'nonsense'" in done.stderr

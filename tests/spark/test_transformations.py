@@ -128,6 +128,21 @@ def test_text_that_parsers_dislike_is_refused(spark, load, form, bodies):
     assert len(reasons(made["refused"]())) == len(bodies)
 
 
+def test_fields_within_fields_are_read_by_their_own_names(spark, load):
+    fields = (
+        "device STRING, sequence BIGINT, ts TIMESTAMP_NTZ, x INT NOT NULL, at STRUCT<Room: STRING>"
+    )
+    bodies = [
+        reading(ts="2026-03-01T12:00:00", x=1, at={"Room": "hall"}),
+        reading(ts="2026-03-01T12:00:00", at={"Room": "hall"}),
+    ]
+    made = load(fields, "readings", raw(spark, *bodies))
+    [row] = made["readings"]().collect()
+    assert (row.at.Room, row.time) == ("hall", NOW.replace(tzinfo=None))
+    assert made["readings"]().schema["time"].dataType.simpleString() == "timestamp"
+    assert reasons(made["refused"]()) == {"1": "x is missing"}
+
+
 def test_csv_of_many_fields_is_read(spark, load):
     fields = "device STRING, sequence BIGINT, ts BIGINT, level DOUBLE, note STRING"
     body = b'a,1,%d,2.5,"%s"' % (NOW_MS, b"," * 5_000)

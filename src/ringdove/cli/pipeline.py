@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -47,7 +48,7 @@ def init(
     directory: Path,
     *,
     queue: str = "readings",
-    format: Literal["json", "csv", "avro"] = "json",
+    format: Literal["json", "csv", "avro"] | None = None,
     schema: Path | None = None,
     device: str | None = None,
     sequence: str | None = None,
@@ -68,7 +69,7 @@ def init(
         Where messages come from. Those that are no readings go to QUEUE-dead, results to
         QUEUE-results.
     format
-        What a message's body is.
+        What a message's body is; by default JSON, or Avro if the schema is one of Avro.
     schema
         A file with its fields: as Spark writes them ('device STRING, sequence BIGINT, ...'), or an
         Avro schema.
@@ -79,9 +80,9 @@ def init(
     time
         The field that says when a reading was taken.
     window
-        Readings are summed up by such windows.
+        Readings are summed up by such windows: 15m, '1 hour', ...
     late
-        How long a window waits for readings that are late.
+        How long a window waits for readings that are late: 30m, '2 hours', ...
     tables
         How tables are stored. Delta needs its own jars.
     """
@@ -93,9 +94,10 @@ def init(
     if schema is None and any(roles.values()):
         raise InvalidArgument("Say --schema as well: without it the fields are those of a meter.")
     found = None if schema is None else read_schema(schema, roles)
-    if found is not None and found.avro is not None and format == "json":
-        format = "avro"  # noqa: A001  what the schema says is what is meant
-    plan = Plan(directory, session.url.get(), queue, format, found, tables, window, late)
+    if format is None:  # What the schema says is what is meant.
+        format = "avro" if found is not None and found.avro is not None else "json"  # noqa: A001
+    times = _interval(window), _interval(late)
+    plan = Plan(directory, session.url.get(), queue, format, found, tables, *times)
     for path in write_project(plan):
         print(path.relative_to(directory.absolute()))
     if schema is None:
@@ -167,6 +169,8 @@ def run(
     """
     if once and continuous:
         raise InvalidArgument("Say --once or --continuous, not both.")
+    pause_s = duration_ms(every) / 1000 if continuous else None
+    settings = _settings(conf or [])
     _need_spark()
     from ringdove.spark.pipeline.running import Runner, find_projects
 
@@ -175,8 +179,7 @@ def run(
         for project in projects:
             stack.enter_context(project.claimed())
         say("Starting Spark.")
-        runner = stack.enter_context(Runner(projects, master, _settings(conf or [])))
-        pause_s = duration_ms(every) / 1000 if continuous else None
+        runner = stack.enter_context(Runner(projects, master, settings))
         _go(runner, projects, pause_s)
 
 
@@ -188,6 +191,7 @@ def _go(runner: Runner, projects: list[Project], pause_s: float | None) -> None:
     failures = [0] * len(projects)
     try:
         while True:
+            failed: RingdoveError | None = None
             for number, (project, progress) in enumerate(zip(projects, accounts, strict=True)):
                 try:
                     _update(runner, project, progress, last=pause_s is None)
@@ -195,16 +199,19 @@ def _go(runner: Runner, projects: list[Project], pause_s: float | None) -> None:
                 except RingdoveError as error:
                     progress.end("failed", str(error))
                     failures[number] += 1
-                    if pause_s is None or failures[number] >= _FAILURES_MAX:
-                        raise
-                    say(f"{project.name}: {error}")
+                    failed = failed or error
+                    if len(projects) > 1 or pause_s is not None:
+                        say(f"{project.name}: {error}")
+            enough = max(failures) >= _FAILURES_MAX or not runner.is_alive()
+            if failed is not None and (pause_s is None or enough):
+                raise failed
             if pause_s is None:
                 return
             time.sleep(min(pause_s * 2 ** max(failures), max(pause_s, _WAIT_S_MAX)))
-    except KeyboardInterrupt:
+    finally:  # Whatever ends the run, each project's account says how it ended for it.
         for progress in accounts:
-            progress.end("interrupted")
-        raise
+            if progress.told["state"] not in ("done", "failed"):
+                progress.end("interrupted")
 
 
 def _update(runner: Runner, project: Project, progress: Progress, *, last: bool) -> None:
@@ -283,6 +290,15 @@ def status(directory: Path = HERE, *, json: JsonFlag = False) -> None:
         table(None, ["table", "rows", "files", "size"], rows)
     if found["flows"]:
         table(None, list(found["flows"][0]), [list(flow.values()) for flow in found["flows"]])
+
+
+def _interval(text: str) -> str:
+    """A time as Spark writes it; 15m, as it is written elsewhere here, will do as well."""
+    short = re.fullmatch(r"(\d+)(s|m|h|d)", text.strip().lower())
+    if short is None:
+        return text
+    units = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+    return f"{short[1]} {units[short[2]]}"
 
 
 def _settings(given: list[str]) -> dict[str, str]:

@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from ringdove.errors import InvalidArgument
 from ringdove.spark.java import use_java
 
 if TYPE_CHECKING:
@@ -52,7 +55,8 @@ def session(
     """Make a session, or take the one of this process and apply the settings to it.
 
     Without a `master`, that of `spark-submit` or of Spark's configuration is used, else all cores
-    of this machine. `settings` win over those of Ringdove.
+    of this machine. `settings` win over those of Ringdove. InvalidArgument says why Spark does not
+    start.
     """
     if not _java_runs():
         use_java()
@@ -67,7 +71,15 @@ def session(
         **given,
         _JAVA_OPTIONS: java_options(log_level, given.get(_JAVA_OPTIONS, ""), os.environ),
     }
-    spark = SparkSession.builder.config(map=chosen).getOrCreate()
+    try:
+        spark = SparkSession.builder.config(map=chosen).getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        reason = str(getattr(error, "java_exception", error)).partition("\n")[0]
+        where = f" with master {master!r}" if master else ""
+        raise InvalidArgument(
+            f"Spark does not start{where}: {reason} Look at master and settings, and whether the "
+            "cluster answers."
+        ) from error
     if _CHECKPOINTS not in given and _is_local(spark):
         # Spares a micro-batch some 70 ms. Elsewhere checkpoints may lie where Spark knows better.
         spark.conf.set(_CHECKPOINTS, _LOCAL_CHECKPOINTS)

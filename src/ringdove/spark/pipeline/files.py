@@ -27,6 +27,11 @@ class TableFiles(NamedTuple):
     nbytes: int
 
 
+def spark_path(path: Path) -> str:
+    """A path as Spark reads one: `%20` would be those three letters to it, and no space."""
+    return f"file://{path.absolute()}"
+
+
 def logged_files(table: Path) -> list[Path]:
     """The files of a table that is appended to; none if it has no log."""
     found: list[Path] = []

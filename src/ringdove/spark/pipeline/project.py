@@ -7,10 +7,10 @@ import os
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import unquote, urlsplit
 
 import yaml
 
+from ringdove.client.address import without_token
 from ringdove.client.sync import Connection, connect
 from ringdove.errors import InvalidArgument, QueueNotFound
 from ringdove.spark.links import served_url
@@ -44,24 +44,28 @@ class Project(NamedTuple):
         try:
             found = yaml.safe_load(path.read_text())
             settings = {str(name): str(value) for name, value in found["configuration"].items()}
-            name, storage = str(found["database"]), urlsplit(str(found["storage"]))
+            name, storage = str(found["database"]), str(found["storage"])
         except FileNotFoundError:
             raise InvalidArgument(
                 f"There is no {SPEC} in {directory}: make a project with "
                 "'ringdove pipeline init DIR', or name its directory."
             ) from None
-        except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
-            raise InvalidArgument(f"{path} cannot be used: {error!r}.") from error
+        except KeyError as error:
+            raise InvalidArgument(f"{path} does not say what {error.args[0]} is.") from error
+        except (yaml.YAMLError, TypeError, AttributeError, UnicodeDecodeError) as error:
+            raise InvalidArgument(f"{path} cannot be used: {error}") from error
         for setting in ("url", "queue", "dead-letters", "results"):
             if f"ringdove.{setting}" not in settings:
                 raise InvalidArgument(f"{path} does not say what ringdove.{setting} is.")
-        if storage.scheme != "file":
+        if not storage.startswith("file:/"):
             raise InvalidArgument(
-                f"{path} has storage {found['storage']!r}; it must be a path that all machines "
+                f"{path} has storage {storage!r}; it must be a path that all machines "
                 "of the cluster see, as file:///..."
             )
         catalog = found.get("catalog")
-        return cls(path.parent, name, Path(unquote(storage.path)), settings, catalog)
+        # As Spark reads it: `%20` is no space.
+        place = Path("/" + storage.removeprefix("file:").lstrip("/"))
+        return cls(path.parent, name, place, settings, catalog)
 
     @property
     def url(self) -> str:
@@ -137,8 +141,9 @@ def make_queues(project: Project, connection: Connection) -> None:
     queues = {queue.name: queue for queue in connection.queues()}
     if project.queue not in queues:
         raise QueueNotFound(
-            f"There is no queue {project.queue!r} at {project.url}. Make it ('ringdove queue "
-            "create'), or fill it with readings to try ('ringdove pipeline sample')."
+            f"There is no queue {project.queue!r} at {without_token(project.url)}. Make it "
+            "('ringdove queue create'), or fill it with readings to try "
+            "('ringdove pipeline sample')."
         )
     # A dead letter may be as large as any message.
     most = queues[project.queue].settings().body_bytes_max

@@ -20,7 +20,7 @@ import time
 import warnings
 from contextlib import redirect_stdout
 from io import StringIO
-from traceback import format_exception
+from traceback import format_exception, format_exception_only
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from py4j.protocol import Py4JJavaError
@@ -28,12 +28,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from ringdove.errors import InvalidArgument, PipelineFailed
-from ringdove.spark.pipeline.files import logged_files
+from ringdove.spark.pipeline.files import logged_files, spark_path
 from ringdove.spark.pipeline.project import SPEC, Project, connected, make_queues
 from ringdove.spark.session import session
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -60,6 +60,7 @@ _LINES_MAX = 16
 _IDENTIFIER = re.compile(r"Identifier: (\S+)")
 _STATE = re.compile(r"\s*SQLSTATE: \w+")
 _EVENT = re.compile(r"Flow (\S+) (?:is|has) ([A-Z]+)", re.DOTALL)
+_UNRESOLVED = re.compile(r"Failed to resolve flow: '(\S+)'\.\s*(?:Error: )?(.*)", re.DOTALL)
 
 
 class Runner:
@@ -78,7 +79,14 @@ class Runner:
             if name.startswith("spark.")
         }
         token = secrets.token_hex(16)
-        chosen = {**own, **(settings or {}), **_SERVED, "spark.connect.authenticate.token": token}
+        chosen = {
+            # Nothing goes there; Spark makes it in the working directory unless it is told.
+            "spark.sql.warehouse.dir": spark_path(projects[0].storage / "warehouse"),
+            **own,
+            **(settings or {}),
+            **_SERVED,
+            "spark.connect.authenticate.token": token,
+        }
         # What goes wrong in Spark is told by its events, or tried again by itself.
         name = f"ringdove pipeline {projects[0].name}"
         self._classic = session(master, chosen, name=name, log_level="off")
@@ -87,7 +95,7 @@ class Runner:
         for project in projects:
             self._hold(project)
             self._check_delta(project)
-        self._spark = _client(self._port(), token)
+        self._spark = _client(self._port(), token, self.is_alive)
         self._listener = _Listener()
         self._spark.streams.addListener(self._listener)
 
@@ -101,13 +109,18 @@ class Runner:
 
     def close(self) -> None:
         """End Spark and its Java."""
-        gateway: Any = self._classic.sparkContext._gateway  # noqa: SLF001  Spark lets Java run
-        self._spark.streams.removeListener(self._listener)
-        self._spark.stop()
-        self._classic.stop()
-        gateway.shutdown()
-        gateway.proc.stdin.close()
+        gateway = self._gateway
+        if self.is_alive():
+            self._spark.streams.removeListener(self._listener)
+            self._spark.stop()
+            self._classic.stop()
+            gateway.shutdown()
+            gateway.proc.stdin.close()
         gateway.proc.wait()
+
+    def is_alive(self) -> bool:
+        """Whether there is a Java that can run anything; nothing brings it back."""
+        return self._gateway.proc.poll() is None
 
     def update(self, project: Project, progress: Progress) -> None:
         """Work off what there is in a project's queue; PipelineFailed if that cannot be done."""
@@ -115,13 +128,23 @@ class Runner:
             # Also keeps the server of a directory from ending between two steps.
             make_queues(project, connection)
             self._listener.progress = progress
+            unresolved: list[str] = []
             try:
                 tell_tables(self._spark, project)
                 for event in _events(self._spark, project):
                     if match := _EVENT.match(event):
-                        progress.flow_is(match[1].split(".")[-1].strip("'`"), match[2])
+                        progress.flow_is(_flow(match[1]), match[2])
+                    elif match := _UNRESOLVED.match(event):
+                        reason = "\n".join(_few(_STATE.sub("", match[2])))
+                        unresolved.append(f"Flow {_flow(match[1])!r} cannot be used: {reason}")
             except PySparkException as error:
-                raise PipelineFailed(_plainly(error)) from error
+                if not self.is_alive():
+                    raise PipelineFailed(
+                        f"Spark's Java has ended with code {self._gateway.proc.returncode}, "
+                        "perhaps for lack of memory: see spark.driver.memory, and the steps."
+                    ) from error
+                # Spark's last word is only that there were such flows.
+                raise PipelineFailed("\n".join(unresolved) or _plainly(error)) from error
             finally:
                 self._listener.progress = None
 
@@ -155,19 +178,32 @@ class Runner:
         return int(getattr(service, "MODULE$").localPort())
 
     @property
+    def _gateway(self) -> Any:
+        return self._classic.sparkContext._gateway  # noqa: SLF001  Spark lets Java run
+
+    @property
     def _java(self) -> Any:
         return self._classic.sparkContext._jvm  # noqa: SLF001  there is no other way
 
 
-def _client(port: int, token: str) -> SparkSession:
+def _client(port: int, token: str, is_alive: Callable[[], bool]) -> SparkSession:
     """A session of Spark Connect; the functions of pyspark.sql are for it from now on."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # About the version of pandas.
+        from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
         from pyspark.sql.connect.session import SparkSession as ConnectSession  # noqa: PLC0415
+
+        class WhileAlive(DefaultPolicy):
+            """Spark's client would try for ten minutes to reach a Java that is gone."""
+
+            def can_retry(self, e: BaseException) -> bool:
+                return is_alive() and bool(super().can_retry(e))
 
         os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
         url = f"sc://localhost:{port}/;token={token}"
-        return cast("SparkSession", ConnectSession.builder.remote(url).getOrCreate())
+        made = ConnectSession.builder.remote(url).getOrCreate()
+        made.client.set_retry_policies([WhileAlive()])
+        return cast("SparkSession", made)
 
 
 class _Listener(StreamingQueryListener):
@@ -193,8 +229,8 @@ class _Listener(StreamingQueryListener):
 
 def tell_tables(spark: SparkSession, project: Project) -> None:
     """Tell Spark's catalog of the tables that are there, unless it has one that remembers."""
-    place = project.tables.as_uri()
-    spark.sql(f"CREATE DATABASE IF NOT EXISTS {project.name} LOCATION '{place}'")
+    place = _quoted(spark_path(project.tables))
+    spark.sql(f"CREATE DATABASE IF NOT EXISTS {project.name} LOCATION {place}")
     hive = spark.conf.get("spark.sql.catalogImplementation") == "hive"
     if hive or project.catalog or not project.tables.exists():
         return
@@ -204,12 +240,19 @@ def tell_tables(spark: SparkSession, project: Project) -> None:
             continue
         if project.delta or logged_files(directory):
             kind = "delta" if project.delta else "parquet"
-            spark.sql(f"CREATE TABLE {name} USING {kind} LOCATION '{directory.as_uri()}'")
+            place = _quoted(spark_path(directory))
+            spark.sql(f"CREATE TABLE {name} USING {kind} LOCATION {place}")
         else:
             # A view that is computed anew, or a table without a row: it begins anew.
             for checkpoint in project.checkpoints.glob(f"*/*/{directory.name}"):
                 shutil.rmtree(checkpoint)
             shutil.rmtree(directory)
+
+
+def _quoted(text: str) -> str:
+    """As a string of SQL."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def _events(spark: SparkSession, project: Project) -> Any:
@@ -237,8 +280,10 @@ def _events(spark: SparkSession, project: Project) -> Any:
             cli.register_definitions(path, registry, spec, spark, graph)
     except PySparkException:
         raise
+    except SyntaxError as error:
+        raise PipelineFailed("".join(format_exception_only(error)).strip()) from error
     except Exception as error:  # Whatever the user's own code raises.
-        raise PipelineFailed("".join(format_exception(error)[-3:])) from error
+        raise PipelineFailed("".join(format_exception(error)[-3:]).strip()) from error
     run = spark_connect_pipeline.start_run(
         spark, graph, full_refresh=[], full_refresh_all=False, refresh=[], dry=False,
         storage=spec.storage,
@@ -253,12 +298,24 @@ def _plainly(error: PySparkException) -> str:
     text = str(error).split("JVM stacktrace")[0]
     cause, _, query = text.partition("=== Streaming Query ===")
     cause = _STATE.sub("", cause.partition("terminated with exception: ")[2] or cause)
-    lines = [line for line in cause.splitlines() if line.strip() and not line.startswith("\tat ")]
+    flow = _IDENTIFIER.search(query)
+    begun = f"Flow {_flow(flow[1])!r} failed: " if flow else ""
+    return begun + "\n".join(_few(cause))
+
+
+def _flow(identifier: str) -> str:
+    """The name of a flow, without its catalog and database."""
+    return identifier.rpartition(".")[2].strip("'`")
+
+
+def _few(text: str) -> list[str]:
+    """The lines of an error, without plan and Java's stack; of many the first and the last."""
+    text, plan, _ = text.partition(".;\n")
+    text += "." if plan else ""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("\tat ")]
     if len(lines) > _LINES_MAX:
         lines = [*lines[: _LINES_MAX // 2], "...", *lines[-_LINES_MAX // 2 :]]
-    flow = _IDENTIFIER.search(query)
-    begun = f"Flow {flow[1].split('.')[-1]!r} failed: " if flow else ""
-    return begun + "\n".join(lines)
+    return lines
 
 
 def find_projects(directories: Sequence[Path]) -> list[Project]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ringdove.config import absolute_url
 from ringdove.errors import InvalidArgument
+from ringdove.spark.pipeline.files import spark_path
 from ringdove.spark.pipeline.schema import Schema, make_schema, parse_ddl
 
 if TYPE_CHECKING:
@@ -31,6 +32,12 @@ _METER_POSSIBLE = """{
 _METER_NORMAL = '{"voltage": (207, 253)}'
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+#: Databases that Spark has already, elsewhere.
+_SPARKS = ("default", "global_temp")
+
+#: Times as Spark writes them.
+_INTERVAL = re.compile(r"(\d+ (second|minute|hour|day|week)s?( (?!$)|$))+", re.IGNORECASE)
 _HOLE = re.compile(r"\{\{(\w+)\}\}")
 
 _SCHEMA = '''\
@@ -121,25 +128,28 @@ def _words(plan: Plan) -> dict[str, str]:
         raise InvalidArgument("The schema has no field that is a number, so nothing to sum up.")
     directory = plan.directory.absolute()
     name = directory.name.lower().replace("-", "_")
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(name) or name in _SPARKS:
         raise InvalidArgument(
-            f"{directory.name!r} cannot be the name of a project: use letters, digits, - and _."
+            f"{directory.name!r} cannot be the name of a project: use letters, digits, - and _, "
+            f"and none of {', '.join(_SPARKS)}."
         )
     return {
         "name": name,
-        "storage": (directory / "storage").as_uri(),
+        "name_quoted": _quoted(name),
+        "storage": _quoted(spark_path(directory / "storage")),
         "url": _quoted(absolute_url(plan.url)),
         "queue": _quoted(plan.queue),
         "queue_plain": plan.queue,
         "dead_letters": _quoted(f"{plan.queue}-dead"),
         "results": _quoted(f"{plan.queue}-results"),
-        "window": plan.window,
-        "late": plan.late,
+        "window": _interval("window", plan.window),
+        "late": _interval("late", plan.late),
         "tables": plan.tables,
         "delta": _DELTA if plan.tables == "delta" else "",
         "device": schema.device,
         "sequence": schema.sequence,
         "time": schema.time,
+        "required": "".join(f", {json.dumps(name)}" for name in schema.required),
         "fields": _list(schema.others),
         "values": _list(schema.values),
         "possible": _METER_POSSIBLE if meters else "{}",
@@ -149,7 +159,23 @@ def _words(plan: Plan) -> dict[str, str]:
     }
 
 
+def _interval(name: str, text: str) -> str:
+    """A time as Spark reads it, both in SQL and as a window."""
+    found = " ".join(text.split())
+    if not _INTERVAL.fullmatch(found):
+        raise InvalidArgument(
+            f"--{name} is {text!r}; write for example '15m', '1 hour' or '1 day 12 hours'."
+        )
+    return found
+
+
 def _parsing(form: Format, schema: Schema) -> dict[str, str]:
+    nested = [field.name for field in schema.fields if "<" in field.type]
+    if form == "csv" and nested:
+        raise InvalidArgument(
+            f"Field {nested[0]!r} is {schema.type_of(nested[0])}, and a field of CSV is one value: "
+            "call it STRING."
+        )
     if form == "avro":
         imports = "from ringdove.spark.pipeline.avro import avro_parser\n"
         return {
@@ -175,6 +201,8 @@ def _time_expression(kind: str) -> str:
         return "F.timestamp_millis(F.when(fields[TIME].between(-(10**13), 10**14), fields[TIME]))"
     if kind == "STRING":
         return "F.try_to_timestamp(fields[TIME])"
+    if kind == "TIMESTAMP_NTZ":
+        return 'fields[TIME].cast("timestamp")'
     if kind.startswith("TIMESTAMP"):
         return "fields[TIME]"
     raise InvalidArgument(

@@ -22,10 +22,20 @@ _LIKELY = {
     "time": ("time", "timestamp", "ts", "event_time", "measured_at", "at"),
 }
 
-_NUMBERS = re.compile(r"TINYINT|SMALLINT|INT|INTEGER|BIGINT|LONG|FLOAT|DOUBLE|REAL|DECIMAL.*")
-_WHOLE = ("TINYINT", "SMALLINT", "INT", "INTEGER", "BIGINT", "LONG")
-_FIELD = re.compile(r"(?:`([^`]+)`|(\w+))\s*:?\s+(.+)", re.DOTALL)
+_WHOLE = ("TINYINT", "BYTE", "SMALLINT", "SHORT", "INT", "INTEGER", "BIGINT", "LONG")
+_DECIMAL = re.compile(r"(DECIMAL|DEC|NUMERIC) ?(\( ?\d+ ?(, ?\d+ ?)?\))?")
+_FLOATING = ("FLOAT", "REAL", "DOUBLE")
+_OTHERS = ("BOOLEAN", "STRING", "BINARY", "DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ")
+_NESTED = re.compile(r"(ARRAY|MAP|STRUCT) ?<(.*)>", re.DOTALL | re.IGNORECASE)
+_FIELD = re.compile(r"(?:`([^`]+)`|(\w+))(?:\s*:\s*|\s+)(.+)", re.DOTALL)
 _PLAIN_NAME = re.compile(r"[A-Za-z_]\w*")
+
+#: What may follow a type. A comment is for people, and stays in their file.
+_COMMENT = re.compile(r"""\s+COMMENT\s+('([^'\\]|\\.)*'|"([^"\\]|\\.)*")$""", re.IGNORECASE)
+_NOT_NULL = re.compile(r"\s+NOT\s+NULL$", re.IGNORECASE)
+
+#: Columns of table `readings` that are not fields of the body, and one that its making needs.
+_COLUMNS = ("device", "sequence", "time", "stripe", "offset", "received", "_broken")
 
 #: Avro's types in Spark.
 _AVRO = {
@@ -38,10 +48,12 @@ _AVRO_LOGICAL = {
 
 
 class Field(NamedTuple):
-    """A field of a body and its type in Spark, in capitals."""
+    """A field of a body and its type in Spark, in capitals but for names within it."""
 
     name: str
     type: str
+    #: Whether a body without it is no reading.
+    required: bool = False
 
 
 class Schema(NamedTuple):
@@ -64,8 +76,13 @@ class Schema(NamedTuple):
     @property
     def values(self) -> list[str]:
         """Those of them that can be summed up."""
-        types = dict(self.fields)
-        return [name for name in self.others if _NUMBERS.fullmatch(types[name])]
+        return [name for name in self.others if _is_number(self.type_of(name))]
+
+    @property
+    def required(self) -> list[str]:
+        """Those of them that must be there."""
+        required = {field.name for field in self.fields if field.required}
+        return [name for name in self.others if name in required]
 
     @property
     def ddl(self) -> str:
@@ -74,7 +91,7 @@ class Schema(NamedTuple):
 
     def type_of(self, name: str) -> str:
         """The type of a field."""
-        return dict(self.fields)[name]
+        return next(field.type for field in self.fields if field.name == name)
 
 
 def read_schema(path: Path, roles: dict[str, str | None]) -> Schema:
@@ -83,9 +100,14 @@ def read_schema(path: Path, roles: dict[str, str | None]) -> Schema:
         text = path.read_text()
     except OSError as error:
         raise InvalidArgument(f"The schema {path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"The schema {path} is no text in UTF-8: {error}.") from error
     if text.lstrip().startswith("{"):
         avro = _avro_record(text, path)
-        fields = tuple(Field(f["name"], avro_type(f["type"])) for f in avro["fields"])
+        try:
+            fields = tuple(Field(f["name"], avro_type(f["type"])) for f in avro["fields"])
+        except (KeyError, TypeError) as error:
+            raise InvalidArgument(f"The schema {path} is no Avro record: {error!r}.") from error
         return make_schema(fields, roles, avro)
     return make_schema(parse_ddl(text), roles)
 
@@ -100,14 +122,50 @@ def parse_ddl(text: str) -> tuple[Field, ...]:
             raise InvalidArgument(
                 f"{part.strip()!r} is no field: write name TYPE, for example 'kwh DOUBLE'."
             )
-        fields.append(Field(match[1] or match[2], " ".join(match[3].upper().split())))
+        kind = _COMMENT.sub("", match[3])
+        required = _NOT_NULL.search(kind) is not None
+        name = match[1] or match[2]
+        fields.append(Field(name, _type(_NOT_NULL.sub("", kind), name), required))
     return tuple(fields)
 
 
+def _type(text: str, name: str) -> str:
+    """A type in capitals; names within it are those of the body, and stay as they are."""
+    found = " ".join(text.split())
+    nested = _NESTED.fullmatch(found)
+    if nested is None:
+        found = found.upper()
+        if _is_number(found) or found in _OTHERS:
+            return found
+        raise InvalidArgument(
+            f"Field {name!r} is {found}, which is no type of a field: write {', '.join(_OTHERS)}, "
+            f"{', '.join(_WHOLE)}, {', '.join(_FLOATING)}, DECIMAL(p, s), ARRAY<...>, "
+            "MAP<..., ...> or STRUCT<name: TYPE, ...>, with a comma after each field."
+        )
+    kind = nested[1].upper()
+    if kind == "STRUCT":
+        inner = [f"{_quoted(own.name)}: {own.type}" for own in parse_ddl(nested[2])]
+    else:
+        inner = [_type(part, name) for part in _split(nested[2])]
+    return f"{kind}<{', '.join(inner)}>"
+
+
+def _quoted(name: str) -> str:
+    return name if _PLAIN_NAME.fullmatch(name) else f"`{name}`"
+
+
+def _is_number(kind: str) -> bool:
+    return kind in _WHOLE or kind in _FLOATING or _DECIMAL.fullmatch(kind) is not None
+
+
 def _split(text: str) -> Iterator[str]:
-    """The parts between commas that are not within brackets."""
+    """The parts between commas that are not within brackets or quotes."""
     depth = begun = 0
+    quote = ""
     for at, letter in enumerate(text):
+        if quote or letter in "'\"":
+            quote = "" if letter == quote else quote or letter
+            continue
         depth += (letter in "<(") - (letter in ">)")
         if letter == "," and not depth:
             yield text[begun:at]
@@ -121,21 +179,27 @@ def make_schema(
 ) -> Schema:
     """Decide which field is which."""
     names = [field.name for field in fields]
+    lower = [name.lower() for name in names]  # Spark does not tell them apart by case.
     for name in names:
-        if not _PLAIN_NAME.fullmatch(name) or names.count(name) > 1:
+        if not _PLAIN_NAME.fullmatch(name) or lower.count(name.lower()) > 1:
             raise InvalidArgument(f"{name!r} cannot be the name of a field, or is there twice.")
     chosen = {role: _choose(role, roles.get(role), names) for role in _LIKELY}
     schema = Schema(tuple(fields), **chosen, avro=avro)
-    taken = {"device", "sequence", "time", "stripe", "offset", "received"} & set(schema.others)
+    taken = [name for name in schema.others if name.lower() in _COLUMNS]
     if taken:
         raise InvalidArgument(
-            f"Field {min(taken)!r} would collide with a column of that name in table 'readings': "
+            f"Field {taken[0]!r} would collide with a column of that name in table 'readings': "
             "rename it, or say which field is which with --device, --sequence and --time."
         )
     if schema.type_of(schema.sequence) not in _WHOLE:
         raise InvalidArgument(
             f"Field {schema.sequence!r} is {schema.type_of(schema.sequence)}; a sequence must be "
             "a whole number, for example BIGINT. Name another with --sequence."
+        )
+    if "<" in schema.type_of(schema.device):
+        raise InvalidArgument(
+            f"Field {schema.device!r} is {schema.type_of(schema.device)}; a device must be one "
+            "value, for example STRING. Name another with --device."
         )
     return schema
 
@@ -159,7 +223,7 @@ def _avro_record(text: str, path: Path) -> dict[str, Any]:
         found = json.loads(text)
     except ValueError as error:
         raise InvalidArgument(f"The schema {path} is no JSON: {error}.") from error
-    if found.get("type") != "record" or not found.get("fields"):
+    if found.get("type") != "record" or not isinstance(found.get("fields"), list):
         raise InvalidArgument(f"The schema {path} is no Avro record with fields.")
     return dict(found)
 
