@@ -197,6 +197,28 @@ def test_senseless_sends_are_refused(readings):
     sh("ack", code=EXIT_REFUSED)
 
 
+def test_looks_that_make_no_sense_are_refused(readings):
+    sh = readings
+    sh("send", "readings", "x")
+    for words, reason in (
+        (("peek", "readings", "--max", "0"), "max is 0; it must be 1 or more"),
+        (("peek", "readings", "--subscription", "nope"), "(it has: default)"),
+        (("replay", "readings", "--max", "-1"), "--max is -1; it must be 1 or more"),
+        (("replay", "readings", "--offset", "0", "--time-ms", "0"), "not both"),
+        (("stats", "--watch", "--every", "nan"), "--every is nan; it must be 0 seconds or more"),
+        (("stats", "--watch", "--every", "1e300"), "--every is 1e+300"),
+    ):
+        assert sh(*words, code=EXIT_REFUSED) == ""
+        assert reason in sh.err
+
+
+def test_dead_letters_of_a_queue_without_default_are_shown(readings):
+    sh = readings
+    sh("queue", "subscribe", "readings.dead", "alerts")
+    sh("send", "readings.dead", "poison")
+    assert "poison" in sh("dead", "show", "readings")
+
+
 def test_dead_letters_are_listed_shown_and_sent_back(readings):
     sh = readings
     sh("dead", "list")

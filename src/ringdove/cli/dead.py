@@ -66,7 +66,10 @@ def show(
         Print one JSON object per message.
     """
     with connected() as connection:
-        letters = list(_dead_letter_queue(connection, queue).peek(max))
+        found = _dead_letter_queue(connection, queue)
+        names = found.subscriptions()
+        name = "default" if "default" in names else next(iter(names), "default")
+        letters = list(found.peek(max, subscription=name))
     if json:
         for letter in letters:
             emit_json(message_dict(letter, receipt=False))

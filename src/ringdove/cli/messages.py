@@ -210,7 +210,7 @@ def peek(
     subscription: str = "default",
     json: JsonFlag = False,
 ) -> None:
-    """Look at the oldest messages that are not done, without receiving them.
+    """Look at messages from the oldest that is not done on, without receiving them.
 
     Parameters
     ----------
@@ -252,6 +252,10 @@ def replay(
     """
     from ringdove.stores.base import Start
 
+    if max is not None and max < 1:
+        raise InvalidArgument(f"--max is {max}; it must be 1 or more.")
+    if offset is not None and time_ms is not None:
+        raise InvalidArgument("Give --offset or --time-ms, not both.")
     start = Start("earliest")
     if offset is not None:
         start = Start("offset", offset)

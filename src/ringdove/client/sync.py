@@ -245,7 +245,7 @@ class Queue:
         return Consumer(self._twin, **options)
 
     def peek(self, max: int = 10, *, subscription: str = DEFAULT_SUBSCRIPTION) -> Batch:
-        """Look at the oldest messages without receiving them; leased ones are among them."""
+        """Look at messages from the oldest that is not done on; leased ones are among them."""
         return Batch(run(self._twin.peek(max, subscription=subscription)))
 
     def replay(self, start: str | int | Start = "earliest") -> Iterator[Message]:
