@@ -467,6 +467,14 @@ def test_an_option_of_a_server_that_is_misspelled_in_the_file_is_named(
     assert reason in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["fsck"], ["backup", "copy"], ["compact"], ["serve"]])
+def test_a_url_that_is_no_directory_is_refused_without_its_secret(words, capfd):
+    assert run(["--url", "ringdove://:s3cret@far:1", *words]) == EXIT_REFUSED
+    told = capfd.readouterr().err
+    assert "This works on a data directory, not on ringdove: use --data." in told
+    assert "s3cret" not in told
+
+
 def test_a_server_of_a_url_that_is_no_directory_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ringdove.toml").write_text("url = 'ringdove://far:1'")
