@@ -120,7 +120,7 @@ def test_files_ndjson_and_binary_bodies(readings, tmp_path):
     assert message["body_base64"] == "/wAK"
     lines = [
         {"body": "x", "key": "k", "attributes": {"a": 1.5}, "id": "1"},
-        {"body_base64": "/wAK"},
+        {"body_base64": "/wAK", "key_base64": "/w=="},
         {"body": {"nested": True}},
     ]
     stdin = "\n\n".join(map(json.dumps, lines)).encode()  # empty lines mean nothing
@@ -130,12 +130,13 @@ def test_files_ndjson_and_binary_bodies(readings, tmp_path):
     assert summary == {"sent": 1, "duplicates": 1}
     first, second, third = sh.json("receive", "readings", "--max", "5", "--ack")
     assert (first["key"], first["attributes"]) == ("k", {"a": 1.5})
-    assert second["body_base64"] == "/wAK"
+    assert (second["body_base64"], second["key_base64"]) == ("/wAK", "/w==")
     assert third["body"] == '{"nested": true}'
     for bad in (
         "{", "[]", '{"text": 1}', '{"body_base64": "?"}', "{}", '{"body": null}',
         '{"body_base64": null}', '{"body": "x", "attributes": [1]}', r'{"body": "\ud800"}',
-        r'{"body": "x", "key": "\ud800"}', "[" * 100_000,
+        r'{"body": "x", "key": "\ud800"}', "[" * 100_000, '{"body": "x", "key_base64": "?"}',
+        '{"body": "x", "key": "k", "key_base64": "aw=="}',
     ):  # fmt: skip
         sh("send", "readings", "--ndjson", bad, code=EXIT_REFUSED)
         assert "is no message" in sh.err

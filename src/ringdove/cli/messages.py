@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _LINES_PER_SEND = 5_000
 _READ_BYTES = 1 << 20
 
-_NDJSON_FIELDS = {"body", "body_base64", "key", "attributes", "id"}
+_NDJSON_FIELDS = {"body", "body_base64", "key", "key_base64", "attributes", "id"}
 
 
 def send(
@@ -75,7 +75,7 @@ def send(
     file
         Send the content of a file as one message; may be repeated.
     ndjson
-        Lines are JSON objects with body (or body_base64), key, attributes and id.
+        Lines are JSON objects with body (or body_base64), key (or key_base64), attributes and id.
     compression
         Of the block: none, zstd or lz4.
     json
@@ -400,12 +400,15 @@ def _from_ndjson(line: bytes) -> NewMessage:
             raise ValueError("body is null")  # noqa: TRY301
         elif not isinstance(body, str):
             body = jsonlib.dumps(body)
+        key = _utf8(fields.get("key"))
+        if "key_base64" in fields:
+            if key is not None:
+                raise ValueError("key is said twice")  # noqa: TRY301
+            key = base64.b64decode(fields["key_base64"], validate=True)
         attributes = fields.get("attributes")
         if not isinstance(attributes, dict | None):
             raise ValueError("attributes is no object")  # noqa: TRY301, TRY004
-        return NewMessage(
-            _utf8(body), _utf8(fields.get("key")), attributes, _utf8(fields.get("id"))
-        )
+        return NewMessage(_utf8(body), key, attributes, _utf8(fields.get("id")))
     except (ValueError, TypeError, RecursionError) as error:
         shown = line[:80].decode(errors="replace")
         raise InvalidArgument(

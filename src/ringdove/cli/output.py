@@ -129,14 +129,10 @@ def human_time(ms: int) -> str:
 
 
 def message_dict(message: BaseMessage, *, receipt: bool = True) -> dict[str, Any]:
-    """A message as JSON gives it; a body that is no text goes as base64."""
-    found: dict[str, Any] = {}
-    try:
-        found["body"] = message.body.decode()
-    except UnicodeDecodeError:
-        found["body_base64"] = base64.b64encode(message.body).decode()
+    """A message as JSON gives it; a body or key that is no text goes as base64."""
+    found = _text("body", message.body)
     if message.key:
-        found["key"] = message.key.decode(errors="backslashreplace")
+        found |= _text("key", message.key)
     if message.attributes:
         found["attributes"] = message.attributes
     found |= {
@@ -148,6 +144,13 @@ def message_dict(message: BaseMessage, *, receipt: bool = True) -> dict[str, Any
         found["receives"] = message.receives
         found["receipt"] = base64.urlsafe_b64encode(message.receipt).decode()
     return found
+
+
+def _text(name: str, value: bytes) -> dict[str, Any]:
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value).decode()}
 
 
 def _cell(value: Any) -> str:

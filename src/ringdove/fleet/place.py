@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from ringdove import serving
+from ringdove.client.address import without_token
 from ringdove.errors import InvalidArgument, StoreUnavailable
 from ringdove.fleet.plan import SCHEMES
 
@@ -75,7 +76,7 @@ def find_place(url: str, to: str | None, plan: Plan) -> Iterator[Place]:
                 yield found
     else:
         raise InvalidArgument(
-            f"A fleet cannot connect to {url!r}: give file:, ringdove:// or --to."
+            f"A fleet cannot connect to {without_token(url)!r}: give file:, ringdove:// or --to."
         )
 
 
