@@ -255,6 +255,14 @@ def test_an_interrupt_belongs_to_the_coroutine_which_may_wait_once_more_before_i
     assert finished == ["saved"]
 
 
+def test_ctrl_c_before_the_first_wait_is_raised_where_the_work_is_started():
+    async def work() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        start(work())
+
+
 def test_block_answers_whether_the_result_is_there():
     pending: Pending[int] = Pending()
     assert pending.block(0) is False

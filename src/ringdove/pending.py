@@ -208,6 +208,8 @@ class Started(Generic[T]):
         self._error: BaseException | None = None
         self._step: tuple[Pending[Any], float | None] | None = None
         self._advance(partial(coroutine.send, None))
+        if self._error is not None and not isinstance(self._error, Exception):
+            raise self._error  # Ctrl-C is for this thread, whoever finishes the work.
 
     def begin(self) -> None:
         """Have the work it waits for begun by others."""

@@ -120,7 +120,7 @@ def test_files_ndjson_and_binary_bodies(readings, tmp_path):
     assert message["body_base64"] == "/wAK"
     lines = [
         {"body": "x", "key": "k", "attributes": {"a": 1.5}, "id": "1"},
-        {"body_base64": "/wAK"},
+        {"body_base64": "/wAK", "key_base64": "/w=="},
         {"body": {"nested": True}},
     ]
     stdin = "\n\n".join(map(json.dumps, lines)).encode()  # empty lines mean nothing
@@ -130,12 +130,13 @@ def test_files_ndjson_and_binary_bodies(readings, tmp_path):
     assert summary == {"sent": 1, "duplicates": 1}
     first, second, third = sh.json("receive", "readings", "--max", "5", "--ack")
     assert (first["key"], first["attributes"]) == ("k", {"a": 1.5})
-    assert second["body_base64"] == "/wAK"
+    assert (second["body_base64"], second["key_base64"]) == ("/wAK", "/w==")
     assert third["body"] == '{"nested": true}'
     for bad in (
         "{", "[]", '["body"]', '{"text": 1}', '{"body_base64": "?"}', "{}", '{"body": null}',
         '{"body_base64": null}', '{"body": "x", "attributes": [1]}', r'{"body": "\ud800"}',
-        r'{"body": "x", "key": "\ud800"}', "[" * 100_000,
+        r'{"body": "x", "key": "\ud800"}', "[" * 100_000, '{"body": "x", "key_base64": "?"}',
+        '{"body": "x", "key": "k", "key_base64": "aw=="}',
     ):  # fmt: skip
         sh("send", "readings", "--ndjson", bad, code=EXIT_REFUSED)
         assert "is no message" in sh.err
@@ -195,6 +196,28 @@ def test_senseless_sends_are_refused(readings):
     sh("ack", "nonsense!", code=EXIT_REFUSED)
     assert "no receipt" in sh.err
     sh("ack", code=EXIT_REFUSED)
+
+
+def test_looks_that_make_no_sense_are_refused(readings):
+    sh = readings
+    sh("send", "readings", "x")
+    for words, reason in (
+        (("peek", "readings", "--max", "0"), "max is 0; it must be 1 or more"),
+        (("peek", "readings", "--subscription", "nope"), "(it has: default)"),
+        (("replay", "readings", "--max", "-1"), "--max is -1; it must be 1 or more"),
+        (("replay", "readings", "--offset", "0", "--time-ms", "0"), "not both"),
+        (("stats", "--watch", "--every", "nan"), "--every is nan; it must be 0 seconds or more"),
+        (("stats", "--watch", "--every", "1e300"), "--every is 1e+300"),
+    ):
+        assert sh(*words, code=EXIT_REFUSED) == ""
+        assert reason in sh.err
+
+
+def test_dead_letters_of_a_queue_without_default_are_shown(readings):
+    sh = readings
+    sh("queue", "subscribe", "readings.dead", "alerts")
+    sh("send", "readings.dead", "poison")
+    assert "poison" in sh("dead", "show", "readings")
 
 
 def test_dead_letters_are_listed_shown_and_sent_back(readings):
@@ -452,6 +475,14 @@ def test_an_option_of_a_server_that_is_misspelled_in_the_file_is_named(
     (tmp_path / "ringdove.toml").write_text(f"[serve]\n{written}")
     assert run(["serve"]) == EXIT_REFUSED
     assert reason in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["fsck"], ["backup", "copy"], ["compact"], ["serve"]])
+def test_a_url_that_is_no_directory_is_refused_without_its_secret(words, capfd):
+    assert run(["--url", "ringdove://:s3cret@far:1", *words]) == EXIT_REFUSED
+    told = capfd.readouterr().err
+    assert "This works on a data directory, not on ringdove: use --data." in told
+    assert "s3cret" not in told
 
 
 def test_a_server_of_a_url_that_is_no_directory_is_refused(tmp_path, monkeypatch):

@@ -150,8 +150,23 @@ def test_replay_subscriptions_and_settle_work_the_same(url):
             assert await batch.ack() == 1
             assert [m.body async for m in queue.replay()] == [b"0", b"1"]
             assert (await queue.peek(subscription="s")).bodies() == []
+            with pytest.raises(errors.SubscriptionNotFound, match="it has: s"):
+                await queue.peek(subscription="t")
+            with pytest.raises(errors.InvalidArgument, match="max is 0"):
+                await queue.peek(0)
             await queue.unsubscribe("s")
             assert await queue.purge() == 0
             await rd.delete_queue("q")
+
+    asyncio.run(main())
+
+
+def test_a_peek_begins_with_the_highest_priority(url):
+    async def main():
+        async with ringdove.aio.connect(url) as rd:
+            queue = await rd.create_queue("q", priority=2)
+            for priority in (0, 2, 1):
+                await queue.send(b"%d" % priority, priority=priority)
+            assert (await queue.peek()).bodies() == [b"2", b"1", b"0"]
 
     asyncio.run(main())

@@ -33,6 +33,28 @@ def test_a_producer_joins_sends_into_blocks_and_loses_none(real):
 
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_ctrl_c_while_a_block_is_sent_is_raised_and_loses_nothing(real, monkeypatch, delivery):
+    """A loop that only sends must end by it; what was sent by then is stored by `close`."""
+    queue = real.create_queue("q", delivery=delivery)
+    send, interrupts = real.backend.send, [KeyboardInterrupt()]
+
+    async def interrupted(name, outgoing):
+        if interrupts:
+            raise interrupts.pop()
+        return await send(name, outgoing)
+
+    monkeypatch.setattr(real.backend, "send", interrupted)
+    producer = queue.producer(block_messages=2, linger_ms=60_000)
+    ticket = producer.send(b"1")
+    with pytest.raises(KeyboardInterrupt):
+        producer.send(b"2")
+    producer.send(b"3")
+    producer.close()
+    assert len(ticket.wait()) == 2
+    assert sorted(everything(queue)) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
 def test_a_producer_on_a_queue_not_looked_at_before_keeps_order(url, delivery):
     with ringdove.connect(url) as rd:
         rd.create_queue("q", order="strict", delivery=delivery)

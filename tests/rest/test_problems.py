@@ -203,7 +203,11 @@ def test_the_server_itself_knows_its_token_and_its_accounts():
         made = server.call(server.server._broker.account("create", {"name": "fleet"}))
         account = Caller(server.http_port)
         account.headers["Authorization"] = basic(made["key"]["id"], made["key"]["secret"])
-        account.problem(403, "NotAuthorized", "GET", "/queues/q")
+        refused = account.problem(403, "NotAuthorized", "GET", "/queues/q")
+        assert refused["detail"] == (
+            "This key may not receive on queue 'q'. Queues of its account are called "
+            f"{made['id']}.NAME."
+        )
         account.problem(403, "NotAuthorized", "GET", "/queues")
         own = QueueCaller(account, f"{made['id']}.own").create()
         # A message that claims to be a dead letter of somebody else's queue stays where it is.

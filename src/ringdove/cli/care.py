@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,7 @@ def stats(
     json
         Print one JSON object per queue and look.
     """
-    if every < 0:
+    if not 0 <= every <= threading.TIMEOUT_MAX:
         raise InvalidArgument(f"--every is {every}; it must be 0 seconds or more.")
     looks = 0
     before: dict[str, tuple[float, int, int]] = {}

@@ -68,7 +68,10 @@ def show(
     from ringdove.controllers.deadletter import AT_MS, REASON, SOURCE
 
     with connected() as connection:
-        letters = list(_dead_letter_queue(connection, queue).peek(max))
+        found = _dead_letter_queue(connection, queue)
+        names = found.subscriptions()
+        name = "default" if "default" in names else next(iter(names), "default")
+        letters = list(found.peek(max, subscription=name))
     if json:
         for letter in letters:
             emit_json(message_dict(letter, receipt=False))

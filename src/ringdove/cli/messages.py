@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _LINES_PER_SEND = 5_000
 _READ_BYTES = 1 << 20
 
-_NDJSON_FIELDS = {"body", "body_base64", "key", "attributes", "id"}
+_NDJSON_FIELDS = {"body", "body_base64", "key", "key_base64", "attributes", "id"}
 
 
 def send(
@@ -75,7 +75,7 @@ def send(
     file
         Send the content of a file as one message; may be repeated.
     ndjson
-        Lines are JSON objects with body (or body_base64), key, attributes and id.
+        Lines are JSON objects with body (or body_base64), key (or key_base64), attributes and id.
     compression
         Of the block: none, zstd or lz4.
     json
@@ -210,7 +210,7 @@ def peek(
     subscription: str = "default",
     json: JsonFlag = False,
 ) -> None:
-    """Look at the oldest messages that are not done, without receiving them.
+    """Look at messages from the oldest that is not done on, without receiving them.
 
     Parameters
     ----------
@@ -252,6 +252,10 @@ def replay(
     """
     from ringdove.stores.base import Start
 
+    if max is not None and max < 1:
+        raise InvalidArgument(f"--max is {max}; it must be 1 or more.")
+    if offset is not None and time_ms is not None:
+        raise InvalidArgument("Give --offset or --time-ms, not both.")
     start = Start("earliest")
     if offset is not None:
         start = Start("offset", offset)
@@ -398,12 +402,15 @@ def _from_ndjson(line: bytes) -> NewMessage:
             raise ValueError("body is null")  # noqa: TRY301
         elif not isinstance(body, str):
             body = jsonlib.dumps(body)
+        key = _utf8(fields.get("key"))
+        if "key_base64" in fields:
+            if key is not None:
+                raise ValueError("key is said twice")  # noqa: TRY301
+            key = base64.b64decode(fields["key_base64"], validate=True)
         attributes = fields.get("attributes")
         if not isinstance(attributes, dict | None):
             raise ValueError("attributes is no object")  # noqa: TRY301, TRY004
-        return NewMessage(
-            _utf8(body), _utf8(fields.get("key")), attributes, _utf8(fields.get("id"))
-        )
+        return NewMessage(_utf8(body), key, attributes, _utf8(fields.get("id")))
     except (ValueError, TypeError, RecursionError) as error:
         shown = line[:80].decode(errors="replace")
         raise InvalidArgument(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import sys
 import time
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ T = TypeVar("T")
 #: Width of tables that no terminal limits.
 _PIPE_COLUMNS = 160
 _AGES = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s"))
+#: A number, perhaps with its unit or units; or none. Names of queues may begin with digits, too.
+_NUMBER = re.compile(r"(\d[\d,]*(\.\d+)?(e[-+]?\d+)?( ?[\w%/]+)?( \d+[a-z])?)?")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -38,7 +41,7 @@ def table(title: str | None, columns: list[str], rows: Iterable[Iterable[Any]]) 
     body = [[_cell(value) for value in row] for row in rows]
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for position, column in enumerate(columns):
-        numeric = body and all(row[position][:1].isdigit() or not row[position] for row in body)
+        numeric = body and all(_NUMBER.fullmatch(row[position]) for row in body)
         last = position == len(columns) - 1
         grid.add_column(
             column.replace("_", " "), justify="right" if numeric else "left", no_wrap=not last
@@ -129,14 +132,10 @@ def human_time(ms: int) -> str:
 
 
 def message_dict(message: BaseMessage, *, receipt: bool = True) -> dict[str, Any]:
-    """A message as JSON gives it; a body that is no text goes as base64."""
-    found: dict[str, Any] = {}
-    try:
-        found["body"] = message.body.decode()
-    except UnicodeDecodeError:
-        found["body_base64"] = base64.b64encode(message.body).decode()
+    """A message as JSON gives it; a body or key that is no text goes as base64."""
+    found = _text("body", message.body)
     if message.key:
-        found["key"] = message.key.decode(errors="backslashreplace")
+        found |= _text("key", message.key)
     if message.attributes:
         found["attributes"] = message.attributes
     found |= {
@@ -148,6 +147,13 @@ def message_dict(message: BaseMessage, *, receipt: bool = True) -> dict[str, Any
         found["receives"] = message.receives
         found["receipt"] = base64.urlsafe_b64encode(message.receipt).decode()
     return found
+
+
+def _text(name: str, value: bytes) -> dict[str, Any]:
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value).decode()}
 
 
 def _cell(value: Any) -> str:

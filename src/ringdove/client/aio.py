@@ -287,12 +287,12 @@ class Queue:
         return Consumer(self, **options)
 
     async def peek(self, max: int = 10, *, subscription: str = DEFAULT_SUBSCRIPTION) -> Batch:
-        """Look at the oldest messages without receiving them; leased ones are among them."""
-        arguments.check_whole("max", max)
+        """Look at messages from the oldest that is not done on; leased ones are among them."""
         stats = await self.stats()
+        arguments.check_peek(max, subscription, stats.name, stats.subscriptions)
         chunks: list[Chunk] = []
         left = max
-        for stripe, state in stats.stripes.items():
+        for stripe, state in sorted(stats.stripes.items(), key=lambda s: (-s[0].level, s[0])):
             floor = next(
                 (s.floor for s in state.subscriptions if s.name == subscription), state.head
             )

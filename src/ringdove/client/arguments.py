@@ -5,10 +5,10 @@ Their ranges are the controllers' business; here it is told that a text is no nu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from ringdove.errors import InvalidArgument
+from ringdove.errors import InvalidArgument, SubscriptionNotFound
 from ringdove.stores.base import Start
 
 
@@ -35,6 +35,18 @@ def check_seconds(name: str, value: Any) -> None:
     check_number(name, value)
     if not value > 0:  # nan is not, either
         raise InvalidArgument(f"{name} is {value!r}; it must be seconds, more than 0.")
+
+
+def check_peek(max: Any, subscription: str, queue: str, known: Collection[str]) -> None:
+    """Refuse to look at nothing, or for a subscription that the queue does not have."""
+    check_whole("max", max)
+    if max < 1:
+        raise InvalidArgument(f"max is {max}; it must be 1 or more.")
+    if subscription not in known:
+        raise SubscriptionNotFound(
+            f"Queue {queue!r} has no subscription {subscription!r} "
+            f"(it has: {', '.join(sorted(known)) or 'none'})."
+        )
 
 
 def check_wait(wait: Any) -> None:

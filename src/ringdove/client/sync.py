@@ -20,6 +20,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Self, Unpack
 
 from ringdove.client import aio, arguments
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from ringdove.controllers.sending import Outgoing, Sent, SentBatch
     from ringdove.core.attributes import Attributes
     from ringdove.core.settings import QueueSettings
-    from ringdove.pending import Started
     from ringdove.stores.base import Start
 
 _log = logging.getLogger(__name__)
@@ -245,7 +245,7 @@ class Queue:
         return Consumer(self._twin, **options)
 
     def peek(self, max: int = 10, *, subscription: str = DEFAULT_SUBSCRIPTION) -> Batch:
-        """Look at the oldest messages without receiving them; leased ones are among them."""
+        """Look at messages from the oldest that is not done on; leased ones are among them."""
         return Batch(run(self._twin.peek(max, subscription=subscription)))
 
     def replay(self, start: str | int | Start = "earliest") -> Iterator[Message]:
@@ -359,23 +359,27 @@ class Producer(Closable):
         """Close the block and start its send; the caller holds the condition."""
         while len(self._flights) >= self._joiner.options.in_flight_max:
             self._changed.wait()
+        if self._joiner.bodies and not self._looked:
+            # Once the queue is known, blocks go out in the order in which they are started.
+            with contextlib.suppress(RingdoveError):
+                run(self._queue.info())
+            self._looked = True
         taken = self._joiner.take()
         if taken is not None:
-            if not self._looked:
-                # Once the queue is known, blocks go out in the order in which they are started.
-                self._looked = True
-                with contextlib.suppress(RingdoveError):
-                    run(self._queue.info())
             outgoing, ticket = taken
             try:
-                started = start(self._queue.backend.send(self._queue.name, outgoing))
-            except BaseException as error:
-                self._joiner.failed(ticket, error)  # And told by flush.
-                if not isinstance(error, Exception):
-                    raise
-            else:
-                self._flights.append((started, outgoing, ticket))
-            self._changed.notify_all()
+                finish = start(self._queue.backend.send(self._queue.name, outgoing)).finish
+                self._flights.append((finish, outgoing, ticket))
+            except Exception as error:  # noqa: BLE001  told by flush
+                self._joiner.failed(ticket, error)
+            except BaseException:  # Ctrl-C ends what the caller does, not what he has handed over.
+                self._flights.append((partial(self._send, outgoing), outgoing, ticket))
+                raise
+            finally:
+                self._changed.notify_all()
+
+    def _send(self, outgoing: Outgoing) -> SentBatch:
+        return run(self._queue.backend.send(self._queue.name, outgoing))
 
     def _collect(self) -> None:
         linger_s = self._joiner.options.linger_ms / 1000
@@ -398,7 +402,7 @@ class Producer(Closable):
                 self._changed.notify_all()
 
     def _finish(
-        self, started: Started[SentBatch], outgoing: Outgoing, ticket: Pending[SentBatch]
+        self, finish: Callable[[], SentBatch], outgoing: Outgoing, ticket: Pending[SentBatch]
     ) -> None:
         """Collect one answer.
 
@@ -406,14 +410,14 @@ class Producer(Closable):
         """
         try:
             try:
-                ticket.resolve(started.finish())
+                ticket.resolve(finish())
             except SequenceRefused:
-                ticket.resolve(run(self._queue.backend.send(self._queue.name, outgoing)))
+                ticket.resolve(self._send(outgoing))
         except BaseException as error:  # noqa: BLE001  delivered with the ticket and by flush
             self._joiner.failed(ticket, error)
 
 
-_Flight = tuple["Started[SentBatch]", "Outgoing", "Pending[SentBatch]"]
+_Flight = tuple["Callable[[], SentBatch]", "Outgoing", "Pending[SentBatch]"]
 
 _open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringdove import serving
-from ringdove.client.address import parse
+from ringdove.client.address import parse, without_token
 from ringdove.config import directory_of
 from ringdove.errors import InvalidArgument, StoreUnavailable
 from ringdove.fleet.plan import SCHEMES
@@ -75,7 +75,7 @@ def find_place(url: str, to: str | None, plan: Plan) -> Iterator[Place]:
                 yield found
     else:
         raise InvalidArgument(
-            f"A fleet cannot connect to {url!r}: give file:, ringdove:// or --to."
+            f"A fleet cannot connect to {without_token(url)!r}: give file:, ringdove:// or --to."
         )
 
 

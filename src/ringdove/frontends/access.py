@@ -87,7 +87,9 @@ class Access:
         if queue is None:
             raise NotAuthorized("Only the operator sees all queues: give the server's token.")
         if not may(account, key, owner_of(queue)[0], queue, role):
-            raise NotAuthorized(f"This key may not {role} here.")
+            own = owner_of(queue)[0] == account.id
+            hint = "" if own else f" Queues of its account are called {account.id}.NAME."
+            raise NotAuthorized(f"This key may not {role} on queue {queue!r}.{hint}")
         if role == "send":
             await self.check_storage(owner_of(queue)[0], len(request.body))
 

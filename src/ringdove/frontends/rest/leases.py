@@ -139,7 +139,7 @@ def _messages(rows: list[bytes]) -> HttpResponse:
 
 
 async def peek(call: Call) -> HttpResponse:
-    """Look at the oldest messages that are not done; leased ones are among them."""
+    """Look at messages from the oldest that is not done on; leased ones are among them."""
     ask: shapes.PeekQuery = call.query
     return _messages(await call.drive(_peek(call.broker, call.queue, ask.subscription, ask.max)))
 
