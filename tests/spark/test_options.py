@@ -29,7 +29,7 @@ def test_a_directory_is_the_same_wherever_a_task_runs(tmp_path, monkeypatch, url
 def test_names_come_in_any_case_and_sparks_own_are_left_alone():
     given = {
         "QUEUE": "q", "url": "ringdove://h:1", "rowspertrigger": "5", "bytesPerTrigger": "9",
-        "trimmed": "SKIP", "columns": "body, offset", "checkpointLocation": "/cp", "batch": "0",
+        "trimmed": "SKIP", "columns": "body, offset", "checkpointLocation": "/cp", "batch": "0", "producer": "p",
         "tlsCa": "ca.pem",
     }  # fmt: skip
     options = Options.read(given)
@@ -47,14 +47,16 @@ def test_names_come_in_any_case_and_sparks_own_are_left_alone():
         ({"queue": "q", "xyz": "1"}, "Known: url, queue"),
         ({"queue": "q", "rowsPerTrigger": "0"}, "'rowsPerTrigger' is '0'"),
         ({"queue": "q", "rowsPerPartition": "many"}, "'rowsPerPartition' is 'many'"),
-        ({"queue": "q", "batch": "-1"}, "'batch' is '-1'"),
-        ({"queue": "q", "batch": str(2**31)}, "a number from 0 to 2147483647"),
+        ({"queue": "q", "producer": "p", "batch": "-1"}, "'batch' is '-1'"),
+        ({"queue": "q", "producer": "p", "batch": str(2**31)}, "a number from 0 to 2147483647"),
+        ({"queue": "q", "batch": "7"}, "'batch' is '7', and nothing would be recognised"),
         ({"queue": "q", "producer": "p" * 49}, "1 to 48 bytes"),
         ({"queue": "q", "producer": ""}, "1 to 48 bytes"),
         ({"queue": "q", "trimmed": "maybe"}, "one of fail, skip"),
         ({"queue": "q", "split": "1"}, "one of false, true, sorted"),
         ({"queue": "q", "compression": "rar"}, "one of none"),
         ({"queue": "q", "columns": "body,size"}, "no column 'size'"),
+        ({"queue": "q", "columns": "body, offset,body"}, "it names 'body' twice"),
         ({"queue": "q", "start": "yesterday"}, "'start' is 'yesterday'"),
     ],
 )

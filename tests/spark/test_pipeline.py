@@ -212,7 +212,7 @@ def ran(tmp_path_factory, redis):
         )
         projects = {name: init(place / name, url, "readings") for name, url in urls.items()}
         projects["csv"] = init(
-            place / "it's 100 %" / "csv", embedded, "sensors",
+            place / "Jürgen's" / "csv", embedded, "sensors",
             "--format", "csv", "--schema", str(place / "fields.ddl"),
         )  # fmt: skip
         projects["avro"] = init(

@@ -1,12 +1,15 @@
 """What `ringdove pipeline init` writes, without running it."""
 
 import json
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
 import yaml
+from pyarrow import parquet
 
 import ringdove
 from cli.shell import Shell
@@ -19,6 +22,7 @@ from ringdove.spark.pipeline.project import Project, make_queues
 from ringdove.spark.pipeline.sample import make_samples
 from ringdove.spark.pipeline.scaffold import Plan, write_project
 from ringdove.spark.pipeline.schema import make_schema, parse_ddl, read_schema
+from ringdove.spark.pipeline.status import tables
 from server.running import run_command
 
 
@@ -90,6 +94,43 @@ def test_a_directory_without_a_project_is_named(shell):
     for command in ("run", "status", "sample"):
         shell("pipeline", command, code=EXIT_REFUSED)
         assert "There is no spark-pipeline.yml" in shell.err
+
+
+@pytest.fixture
+def run_once(shell, tmp_path):
+    """A project with a table of one row, as a run leaves it."""
+    shell("pipeline", "init", "meters")
+    project = Project.open(tmp_path / "meters")
+    table = project.tables / "raw"
+    (table / "_spark_metadata").mkdir(parents=True)
+    parquet.write_table(pa.table({"body": [b"x"]}), table / "part.parquet")
+    added = {"path": (table / "part.parquet").as_uri(), "action": "add"}
+    (table / "_spark_metadata" / "0").write_text(f"v1\n{json.dumps(added)}")
+    commits = project.checkpoints / "spark_catalog" / "meters" / "raw" / "raw" / "0" / "commits"
+    commits.mkdir(parents=True)
+    (commits / "0").touch()
+    with project.claimed():
+        pass
+    return project
+
+
+def test_tables_are_not_run_without_their_checkpoints(run_once, tmp_path):
+    assert tables(run_once)[0]["rows"] == 1
+    run_once.directory.rename(tmp_path / "moved")
+    moved = Project.open(tmp_path / "moved")
+    with pytest.raises(InvalidArgument, match="was the project moved"), moved.claimed():
+        pass
+    assert not run_once.directory.exists()
+    assert tables(moved)[0]["rows"] == 0  # Its log has the files of the old place.
+
+
+def test_checkpoints_are_not_run_without_their_tables(run_once):
+    shutil.rmtree(run_once.tables)
+    with pytest.raises(InvalidArgument, match="'raw' is gone"), run_once.claimed():
+        pass
+    shutil.rmtree(run_once.storage)
+    with run_once.claimed():
+        pass
 
 
 def test_fields_are_known_by_their_names():
@@ -184,9 +225,9 @@ def test_names_that_mean_something_in_yaml_are_names(shell, tmp_path):
 
 
 def test_directories_have_the_same_name_for_spark_and_for_us(shell, tmp_path):
-    place = tmp_path / "my things, 100%"
-    place.mkdir()
-    shell.directory = place / "data"
+    place, data = tmp_path / "Jürgen's", tmp_path / "my things, 100%"
+    data.mkdir()
+    shell.directory = data
     shell("pipeline", "init", str(place / "meters"))
     project = Project.open(place / "meters")
     spec = yaml.safe_load((place / "meters" / "spark-pipeline.yml").read_text())
@@ -195,8 +236,17 @@ def test_directories_have_the_same_name_for_spark_and_for_us(shell, tmp_path):
     sampled = run_command("pipeline", "sample", str(place / "meters"), "--count", "10")
     assert sampled.returncode == 0, sampled.stderr.decode()
     named = Options.read({"url": project.url, "queue": "q"}).place.url
-    assert directory_of(named) == place / "data"
-    assert (place / "data" / "format").exists()
+    assert directory_of(named) == data
+    assert (data / "format").exists()
+
+
+def test_a_path_that_spark_cannot_use_is_refused(shell, tmp_path):
+    shell("pipeline", "init", "my things/meters", code=EXIT_REFUSED)
+    assert "has ' ' in it" in shell.err
+    shell("pipeline", "init", "meters")
+    (tmp_path / "meters").rename(tmp_path / "100%")
+    with pytest.raises(InvalidArgument, match="has '%' in it"):
+        Project.open(tmp_path / "100%")
 
 
 @pytest.mark.parametrize(

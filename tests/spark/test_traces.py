@@ -315,6 +315,28 @@ def test_commands_that_name_no_place_or_two_are_refused(capfd, monkeypatch, tmp_
     assert "race" in shell.err
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["record", "--to", "t", "--producers", "0"], "producers is 0"),
+        (["record", "--to", "t", "--receivers", "0"], "receivers is 0"),
+        (["record", "--to", "t", "--messages", "0"], "messages is 0"),
+        (["record", "--to", "t", "--crash", "2"], "crash is 2.0"),
+        (["record", "--to", "taken/t", "--messages", "10"], "cannot be written to taken/t"),
+        (["report", "t", "--window", "0s"], "--window is '0s'"),
+        (["report", "t", "--html", "none/page.html"], "cannot be written to none/page.html"),
+    ],
+)
+def test_what_would_never_end_or_come_to_nothing_is_refused(
+    capfd, monkeypatch, tmp_path, wrong, said
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").touch()
+    shell = Shell(capfd, monkeypatch, tmp_path / "data")
+    shell("trace", *wrong, code=1)
+    assert said in shell.err
+
+
 def test_made_up_traces_come_out_as_they_were_made_up(spark, tmp_path):
     from ringdove.bench import traces as bench
 

@@ -117,6 +117,10 @@ def report(
     if (path is None) == (queue is None):
         raise InvalidArgument("Name a file or directory of traces, or a trace queue by --queue.")
     window_ms = duration_ms(window)
+    if window_ms < 1:
+        raise InvalidArgument(f"--window is {window!r}; it must be 1ms or more.")
+    if html is not None and (html.is_dir() or not html.absolute().parent.is_dir()):
+        raise InvalidArgument(f"The page cannot be written to {html}: name a file in a directory.")
     with progress("starting Spark"):
         spark = _spark(master)
     from ringdove.spark import traces

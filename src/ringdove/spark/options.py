@@ -144,6 +144,8 @@ def _columns(text: str | None) -> tuple[str, ...]:
             raise InvalidArgument(
                 f"A queue has no column {name!r}; its columns are {', '.join(COLUMNS)}."
             )
+        if names.count(name) > 1:
+            raise InvalidArgument(f"Option 'columns' is {text!r}; it names {name!r} twice.")
     return names
 
 
@@ -159,6 +161,11 @@ def _choice(found: Mapping[str, str], name: str, choices: tuple[str, ...]) -> st
 
 def _producer(found: Mapping[str, str]) -> str | None:
     name = found.get("producer")
+    if name is None and "batch" in found:
+        raise InvalidArgument(
+            f"Option 'batch' is {found['batch']!r}, and nothing would be recognised by it: it is "
+            "the batch of a producer. Name that, too, by .option('producer', ...)."
+        )
     if name is not None and not 0 < len(name.encode()) <= _PRODUCER_BYTES_MAX:
         raise InvalidArgument(
             f"Option 'producer' is {name!r}; it must have 1 to {_PRODUCER_BYTES_MAX} bytes."

@@ -56,7 +56,8 @@ class RingdoveSource(DataSource):
         """See DataSource."""
         if overwrite:
             raise InvalidArgument(
-                "A queue is only ever appended to: use outputMode 'append' or 'update'."
+                "A queue is only ever appended to: use outputMode 'append', or write from "
+                "foreachBatch."
             )
         _check_written(schema)
         return StreamWriter(self._options)

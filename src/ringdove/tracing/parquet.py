@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ringdove.errors import InvalidArgument
 from ringdove.tracing.block import INTACT, UNCHECKED
 
 if TYPE_CHECKING:
@@ -63,7 +64,13 @@ class ParquetSink:
     """Writes files of a million rows, and what is left at the end; a crash loses the last file."""
 
     def __init__(self, directory: Path, queue: str, name: str) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidArgument(
+                f"Traces cannot be written to {directory}, which must be a directory: "
+                f"{error.strerror}."
+            ) from error
         self._directory = directory
         # Whoever uses a name again writes other files.
         self._stem = f"{quote(queue, safe='')}-{quote(name, safe='')}-{secrets.token_hex(4)}"

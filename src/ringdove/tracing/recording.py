@@ -13,7 +13,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
-from ringdove.errors import WaitTimeout
+from ringdove.errors import InvalidArgument, WaitTimeout
 from ringdove.tracing.tracer import Tracer
 
 if TYPE_CHECKING:
@@ -44,10 +44,23 @@ class Plan(NamedTuple):
     crash: float = 0.0
 
 
+def _check(plan: Plan) -> None:
+    """Refuse what would never end, or record nothing."""
+    least = {"messages": 1, "producers": 1, "receivers": 1, "size": 0, "rate": 0}
+    for name, bound in least.items():
+        if getattr(plan, name) < bound:
+            raise InvalidArgument(f"{name} is {getattr(plan, name)}; it must be {bound} or more.")
+    if not 0 <= plan.crash < 1:
+        raise InvalidArgument(
+            f"crash is {plan.crash}; it is the share of receives that fail: from 0 to below 1."
+        )
+
+
 class Recording:
     """One run; `to` is where the traces go."""
 
     def __init__(self, queue: Queue, to: Queue | Path | str, plan: Plan) -> None:
+        _check(plan)
         self.queue = queue
         self.plan = plan
         self._to = to

@@ -14,6 +14,7 @@ from ringdove.client.address import without_token
 from ringdove.client.sync import Connection, connect
 from ringdove.errors import InvalidArgument, QueueNotFound
 from ringdove.spark.links import served_url
+from ringdove.spark.pipeline.files import logged_files, spark_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,8 +64,9 @@ class Project(NamedTuple):
                 "of the cluster see, as file:///..."
             )
         catalog = found.get("catalog")
-        # As Spark reads it: `%20` is no space.
         place = Path("/" + storage.removeprefix("file:").lstrip("/"))
+        for used in (place, path.parent):
+            spark_path(used)  # Refuses what Spark cannot use.
         return cls(path.parent, name, place, settings, catalog)
 
     @property
@@ -105,6 +107,7 @@ class Project(NamedTuple):
     @contextmanager
     def claimed(self) -> Iterator[None]:
         """Refuse to run what somebody else runs: two would undo each other's steps."""
+        self._refuse_halves()
         self.storage.mkdir(parents=True, exist_ok=True)
         with (self.storage / "lock").open("a+") as file:
             try:
@@ -118,6 +121,30 @@ class Project(NamedTuple):
             file.write(str(os.getpid()))
             file.flush()
             yield
+
+    def _refuse_halves(self) -> None:
+        """Refuse tables without their checkpoints, and the other way round.
+
+        Spark would take new steps for those that a table has already, or go on without its rows.
+        """
+        anew = f"To begin anew, delete {self.storage} and {self.tables}, both of them."
+        tables = sorted(self.tables.iterdir()) if self.tables.exists() else []
+        for table in tables:
+            if logged_files(table) and not any(self.checkpoints.glob(f"*/*/{table.name}")):
+                raise InvalidArgument(
+                    f"Table {table.name!r} has rows, and there is no checkpoint of it in "
+                    f"{self.storage}: was the project moved, or that directory deleted? Put it "
+                    f"back where it was. {anew}"
+                )
+        if self.catalog or self.settings.get("spark.sql.catalogImplementation") == "hive":
+            return  # Tables may be elsewhere.
+        for checkpoint in sorted(self.checkpoints.glob(f"*/{self.name}/*")):
+            gone = not (self.tables / checkpoint.name).exists()
+            if gone and any(checkpoint.glob("*/*/commits/*")):
+                raise InvalidArgument(
+                    f"Table {checkpoint.name!r} is gone, and its checkpoint is in {checkpoint}: "
+                    f"delete that as well if no other table follows it. {anew}"
+                )
 
     def is_claimed(self) -> bool:
         """Whether somebody runs the pipeline now."""
