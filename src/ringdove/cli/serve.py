@@ -24,7 +24,7 @@ Switch = Annotated[bool | None, Parameter(negative="")]
 @Parameter(name="*")
 @dataclass
 class ServeFlags:
-    """What a server may be told; `ringdove.server.ServerConfig` has the same names."""
+    """What a server may be told; `ringdove.server_config.ServerConfig` has the same names."""
 
     store: str | None = None
     "A Redis or Valkey cluster to keep queues on: redis://HOST:PORT,HOST:PORT."
@@ -172,10 +172,10 @@ def serve(
     config = server_config(chosen)
     _set_up_log(log)
 
-    run_server(config, partial(_tell, as_json=json))
+    run_server(config, partial(tell_ready, as_json=json))
 
 
-def _tell(server: Server | None, *, as_json: bool) -> None:
+def tell_ready(server: Server | None, *, as_json: bool) -> None:
     """Say where the server can be reached, or that it stands by."""
     if server is None:
         if as_json:
@@ -184,6 +184,8 @@ def _tell(server: Server | None, *, as_json: bool) -> None:
         else:
             say("Standing by. Ctrl-C ends.")
         return
+    from ringdove.client.address import authority
+
     host, secure = server.config.host, "s" if server.config.tls_cert else ""
     if as_json:
         ports = {"port": server.port, "http": server.http_port}
@@ -194,15 +196,17 @@ def _tell(server: Server | None, *, as_json: bool) -> None:
         emit_json({"host": host, **ports})
         sys.stdout.flush()
         return
-    say(f"Serving on ringdove{secure}://{host}:{server.port}")
+    place = partial(authority, host)
+    if server.port >= 0:
+        say(f"Serving on ringdove{secure}://{place(server.port)}")
     if server.http_port >= 0:
-        say(f"SQS and REST on http{secure}://{host}:{server.http_port}, /console in a browser")
+        say(f"SQS and REST on http{secure}://{place(server.http_port)}, /console in a browser")
     if server.mqtt_port >= 0:
-        say(f"MQTT on mqtt{secure}://{host}:{server.mqtt_port}")
+        say(f"MQTT on mqtt{secure}://{place(server.mqtt_port)}")
     if server.mqtt_ws_port >= 0:
-        say(f"MQTT on ws{secure}://{host}:{server.mqtt_ws_port}/mqtt")
+        say(f"MQTT on ws{secure}://{place(server.mqtt_ws_port)}/mqtt")
     if server.coap_port >= 0:
-        say(f"CoAP on coap://{host}:{server.coap_port}")
+        say(f"CoAP on coap://{place(server.coap_port)}")
     say("Ctrl-C ends.")
 
 
