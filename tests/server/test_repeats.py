@@ -65,6 +65,7 @@ def test_a_deletion_that_was_answered_in_vain_is_no_error(rd, lose_next_answer):
     rd.create_queue("q")
     lose_next_answer()
     rd.delete_queue("q")
+    assert list(rd.queues()) == []
 
 
 def test_a_subscription_whose_end_was_answered_in_vain_is_no_error(rd, lose_next_answer):
@@ -72,6 +73,7 @@ def test_a_subscription_whose_end_was_answered_in_vain_is_no_error(rd, lose_next
     queue.subscribe("s")
     lose_next_answer()
     queue.unsubscribe("s")
+    assert "s" not in queue.subscriptions()
 
 
 def test_a_send_that_is_refused_for_ever_is_never_sent_without_a_number(
