@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 from ringdove import serving
+from ringdove.client.address import authority
 from ringdove.controllers.broker import Broker
 from ringdove.errors import InvalidArgument, StoreUnavailable
 from ringdove.frontends.access import Access
@@ -285,8 +286,8 @@ class Server:
         config = self.config
         secret = f":{quote(config.token, safe='')}@" if config.token else ""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)  # noqa: S104
-        place = f"[{host}]" if ":" in host else host
-        return f"ringdove{'s' if config.tls_cert else ''}://{secret}{place}:{self.port}"
+        place = authority(host, self.port)
+        return f"ringdove{'s' if config.tls_cert else ''}://{secret}{place}"
 
     @property
     def _unix_url(self) -> str:

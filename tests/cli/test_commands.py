@@ -19,10 +19,12 @@ from ringdove.cli import (
     run,
 )
 from ringdove.cli.queues import Settings
+from ringdove.cli.serve import tell_ready
 from ringdove.client.sync import Connection
 from ringdove.config import server_config
 from ringdove.core.settings import SETTING_NAMES
 from ringdove.errors import ConnectionClosed, InvalidArgument, StoreUnavailable, WaitTimeout
+from ringdove.server_config import ServerConfig
 
 
 @pytest.fixture
@@ -404,6 +406,16 @@ def test_a_directory_is_the_same_by_path_and_by_url(tmp_path, monkeypatch):
     assert run(["--url", "file:100%2525%20sure", "queue", "show", "readings"]) == EXIT_OK
     assert run(["--url", "file:~/data", "queue", "create", "readings"]) == EXIT_OK
     assert {path.name for path in tmp_path.iterdir()} == {"100%25 sure", "home"}
+
+
+def test_a_server_says_where_it_is_reached(capfd):
+    ports = {"port": -1, "http_port": 9324, "mqtt_port": -1, "mqtt_ws_port": -1, "coap_port": 5683}
+    tell_ready(SimpleNamespace(config=ServerConfig(host="::1"), **ports), as_json=False)
+    assert capfd.readouterr().err.splitlines() == [
+        "SQS and REST on http://[::1]:9324, /console in a browser",
+        "CoAP on coap://[::1]:5683",
+        "Ctrl-C ends.",
+    ]
 
 
 @pytest.mark.parametrize("text", ["serve = 3", "serve = 'fast'", "serve = [1]", "[[serve]]"])

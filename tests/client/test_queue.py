@@ -514,6 +514,7 @@ def test_a_waiting_receive_wakes_when_a_lease_ends(url):
         ("tiers://:s3cret@host?x=1", r"'tiers://host\?x=1': after"),
         ("ringdove://", "names no server"),
         ("ringdove://host:door", "'door' is no port"),
+        ("ringdove://host:\u00b2", "is no port"),
         ("ringdove+unix:", "names no socket"),
     ],
 )

@@ -142,6 +142,16 @@ def test_explanations_are_left_out_for_those_who_do_not_want_them():
     assert said(made) == []
 
 
+def test_explanations_are_left_out_for_those_who_take_no_packet_of_that_size():
+    made = machine(maximum_packet_size=20)
+    made.end(Reason.SERVER_BUSY, "Because there is too much to do.")
+    assert said(made) == [p.Disconnect(Reason.SERVER_BUSY)]
+    made = ServerMachine(100_000, 10)
+    made.receive(encode(p.Connect("c", V5, properties={"maximum_packet_size": 20}), V5))
+    made.end(Reason.NOT_AUTHORIZED, "Because nobody knows who you are.")
+    assert said(made) == [p.ConnAck(reason=Reason.NOT_AUTHORIZED)]
+
+
 def test_a_message_that_mqtt_has_no_words_for_is_not_sent_and_leaves_no_trace():
     made = machine(topic_alias_maximum=10)
     impossible = {"user_property": [("a", "x" * 70_000)]}

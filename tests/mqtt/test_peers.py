@@ -5,14 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from ringdove.clock import ManualClock
 from ringdove.errors import RecordConflict, StoreUnavailable
 from ringdove.frontends.mqtt import peers
 from ringdove.frontends.mqtt.message import Message
 from ringdove.frontends.mqtt.routes import Routes
-from ringdove.frontends.mqtt.session import SESSION_PREFIX, decode_session
+from ringdove.frontends.mqtt.session import SESSION_PREFIX, WILL_PREFIX, decode_session
 from ringdove.frontends.mqtt.sessions import Sessions
+from ringdove.frontends.mqtt.wills import Wills
 from ringdove.pending import Pending, Runner
-from ringdove.protocol.mqtt.packets import Connect
+from ringdove.protocol.mqtt.packets import Connect, Will
 from ringdove.protocol.mqtt.rules import Rules
 from ringdove.stores.memory import MemoryStore
 
@@ -41,12 +43,12 @@ class Pair:
         self.heard = []
         self.other.on_session = lambda client: self.heard.append(("session", client))
         self.other.on_publish = lambda message, _: self.heard.append(("publish", message.topic))
-        self._runner = runner
+        self.runner = runner
 
     async def do(self, work):
         """Have it driven as a gateway does."""
         done = asyncio.get_running_loop().create_future()
-        self._runner.spawn(work, lambda value, error: done.set_result((value, error)))
+        self.runner.spawn(work, lambda value, error: done.set_result((value, error)))
         value, error = await done
         if error is not None:
             raise error
@@ -166,6 +168,83 @@ def test_a_session_that_another_gateway_has_by_now_is_left_to_it():
             await pair.do(there.give_stripe(after))
             record = await store.get(f"{SESSION_PREFIX}device")
             assert decode_session(record.value) == after.record()
+
+    asyncio.run(main())
+
+
+class Willing:
+    """What two gateways publish of the wills of clients whose server is gone."""
+
+    def __init__(self, store, pair):
+        self.said = []
+        publisher = SimpleNamespace(publish_message=self._publish)
+        self.here, self.there = (
+            Wills(store, pair.runner, publisher, each) for each in (pair.one, pair.other)
+        )
+
+    def _publish(self, message, then):
+        self.said.append(message.payload)
+        then(None)
+
+
+def in_the_store(store, pair):
+    """Have a gateway end that has a client with a will."""
+    gone = peers.Peers(store, pair.runner, "gone")
+    wills = Wills(store, pair.runner, SimpleNamespace(), gone)
+    return wills.begin("device", Will("wills", b"of the past"))
+
+
+@pytest.mark.parametrize("will", [None, Will("wills", b"new")])
+def test_a_client_that_comes_back_to_another_gateway_has_its_will_left_alone(will):
+    async def main():
+        store = Shared(clock := ManualClock())
+        async with Pair(store) as pair:
+            found = Willing(store, pair)
+            await pair.do(in_the_store(store, pair))
+            for each in (found.here, found.there):
+                await pair.do(each.load())
+            await pair.do(found.here.begin("device", will))
+            clock.sleep_ms(60_000)
+            for each in (found.here, found.there):
+                each.sweep()
+            assert found.said == []
+            assert (await store.get(f"{WILL_PREFIX}device") is None) == (will is None)
+
+    asyncio.run(main())
+
+
+def test_a_client_that_comes_back_to_another_gateway_within_the_delay_has_its_will_left_alone():
+    async def main():
+        store = Shared(clock := ManualClock())
+        async with Pair(store) as pair:
+            found = Willing(store, pair)
+            will = Will("wills", b"late", properties={"will_delay_interval": 5})
+            await pair.do(found.there.begin("device", will))
+            found.there.lost(SimpleNamespace(client_id="device", expiry_s=60))
+            await pair.do(found.here.begin("device", will))
+            clock.sleep_ms(60_000)
+            found.there.sweep()
+            assert found.said == []
+            found.here.lost(SimpleNamespace(client_id="device", expiry_s=60))
+            found.here.hurry("device")
+            assert found.said == [b"late"]
+
+    asyncio.run(main())
+
+
+def test_a_gateway_that_did_not_publish_a_will_does_so_with_the_next_one():
+    async def main():
+        store = Shared(clock := ManualClock())
+        async with Pair(store) as pair:
+            found = Willing(store, pair)
+            for time in (1, 2):
+                await pair.do(in_the_store(store, pair))
+                for each in (found.here, found.there) if time == 1 else (found.there,):
+                    await pair.do(each.load())
+                clock.sleep_ms(60_000)
+                for each in (found.here, found.there):
+                    each.sweep()
+                assert found.said == [b"of the past"] * time
 
     asyncio.run(main())
 

@@ -1,12 +1,14 @@
 """Fixtures of the tests that need a server."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import ringdove
 from ringdove.client import link
+from ringdove.frontends.connection import Connection
 from server.bad_network import BadNetwork
 from server.running import ServerProcess, ServerThread
 
@@ -38,3 +40,22 @@ def network(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> Iterator[B
     monkeypatch.setattr(link, "_BACKOFF_S_MAX", link._BACKOFF_S)
     with BadNetwork(server.port) as running:
         yield running
+
+
+@pytest.fixture
+def lose_next_answer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Have the connection break instead of the next answer, once the request was served."""
+    armed: list[bool] = []
+    answer = Connection.answer
+
+    def lossy(self: Connection, *rest: Any) -> None:
+        if armed:
+            armed.clear()
+            assert self._transport is not None
+            self._transport.abort()
+            return
+        answer(self, *rest)
+
+    monkeypatch.setattr(Connection, "answer", lossy)
+    yield lambda: armed.append(True)
+    assert not armed, "no answer was lost"

@@ -336,6 +336,8 @@ POLICIES = [
     ("under a condition", [allow(Condition={"Bool": {"aws:SecureTransport": "true"}})], False),
     ("denied as well", [allow(), allow(Effect="Deny", Principal="*")], False),
     ("denied first", [allow(Effect="Deny", Action="*"), allow()], False),
+    ("denied in part", [allow(), allow(Effect="Deny", Action="sqs:*Mess?ge")], False),
+    ("brackets, which stand for themselves", [allow(Resource=arn(SHOP, "[a-z]*"))], False),
     ("all but", [allow(), allow(Effect="Deny", Principal=None, NotPrincipal={"AWS": SHOP})], False),
     (
         "all but him",

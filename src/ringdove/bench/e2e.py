@@ -169,15 +169,15 @@ async def _consume(
 
 
 def check(batches: list[list[bytes]], messages: int) -> dict[str, int]:
-    """Loss, duplicates, and messages that came after a later one of their producer."""
-    seen: dict[int, int] = {}
+    """Loss, duplicates, and how often a message came right behind a later one of its producer."""
+    last: dict[int, int] = {}
     total = out_of_order = 0
     unique: set[bytes] = set()
     for bodies in batches:
         for body in bodies:
             producer, position = HEAD.unpack_from(body)
-            out_of_order += position < seen.get(producer, 0)
-            seen[producer] = position
+            out_of_order += position < last.get(producer, 0)
+            last[producer] = position
             unique.add(body[: HEAD.size])
         total += len(bodies)
     return {

@@ -279,8 +279,7 @@ def _tell_advice(seen: Observed, advice: Advice, plot: Path | None, as_json: boo
         return
     _figures("observed", answer["observed"])
     _figures("plan", answer["plan"])
-    verdict = {"out": "Scale out", "in": "Scale in", "stay": "Stay"}[advice.action]
-    print(f"{verdict}: {advice.reason}.")
+    print(advice.verdict)
 
 
 def _figures(title: str, figures: dict[str, Any]) -> None:

@@ -99,7 +99,7 @@ class Settings:
             elif item.name in ("bytes_max", "body_bytes_max"):
                 value = size_bytes(value)
             elif item.name == "spread":
-                value = int(value) if value.isdigit() else value
+                value = int(value) if value.isdecimal() else value
             chosen[item.name] = value
         return chosen
 
@@ -280,10 +280,10 @@ def subscribe(
     keep_default
         Keep the subscription 'default' as well.
     """
-    if start not in ("earliest", "latest") and not start.isdigit():
+    if start not in ("earliest", "latest") and not start.isdecimal():
         raise InvalidArgument(f"{start!r} is no start: use earliest, latest, or an offset.")
     with connected() as connection:
-        where: str | int = int(start) if start.isdigit() else start
+        where: str | int = int(start) if start.isdecimal() else start
         connection.queue(name).subscribe(subscription, where, keep_default=keep_default)
     say(f"Subscription {subscription} of {name} starts at {start}.")
 
@@ -305,7 +305,7 @@ def all_stats(connection: Connection, prefix: str = "") -> list[QueueStats]:
     return found
 
 
-def _stats_dict(stats: Any) -> dict[str, Any]:
+def _stats_dict(stats: QueueStats) -> dict[str, Any]:
     return {
         "name": stats.name,
         "messages": stats.messages,

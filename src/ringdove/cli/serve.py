@@ -24,7 +24,7 @@ Switch = Annotated[bool | None, Parameter(negative="")]
 @Parameter(name="*")
 @dataclass
 class ServeFlags:
-    """What a server may be told; `ringdove.server.ServerConfig` has the same names."""
+    """What a server may be told; `ringdove.server_config.ServerConfig` has the same names."""
 
     store: str | None = None
     "A Redis or Valkey cluster to keep queues on: redis://HOST:PORT,HOST:PORT."
@@ -172,10 +172,10 @@ def serve(
     config = server_config(chosen)
     _set_up_log(log)
 
-    run_server(config, partial(_tell, as_json=json))
+    run_server(config, partial(tell_ready, as_json=json))
 
 
-def _tell(server: Server | None, *, as_json: bool) -> None:
+def tell_ready(server: Server | None, *, as_json: bool) -> None:
     """Say where the server can be reached, or that it stands by."""
     if as_json:
         emit_json({"standby": True} if server is None else _ports(server))
@@ -184,17 +184,19 @@ def _tell(server: Server | None, *, as_json: bool) -> None:
     if server is None:
         say("Standing by. Ctrl-C ends.")
         return
+    from ringdove.client.address import authority
+
+    place = partial(authority, server.config.host)
     secure = "s" if server.config.tls_cert else ""
-    host = f"[{server.config.host}]" if ":" in server.config.host else server.config.host
-    for port, text in (
-        (server.port, f"Serving on ringdove{secure}://{host}:{{}}"),
-        (server.http_port, f"SQS and REST on http{secure}://{host}:{{}}, /console in a browser"),
-        (server.mqtt_port, f"MQTT on mqtt{secure}://{host}:{{}}"),
-        (server.mqtt_ws_port, f"MQTT on ws{secure}://{host}:{{}}/mqtt"),
-        (server.coap_port, f"CoAP on coap://{host}:{{}}"),
+    for port, scheme, rest in (
+        (server.port, f"Serving on ringdove{secure}", ""),
+        (server.http_port, f"SQS and REST on http{secure}", ", /console in a browser"),
+        (server.mqtt_port, f"MQTT on mqtt{secure}", ""),
+        (server.mqtt_ws_port, f"MQTT on ws{secure}", "/mqtt"),
+        (server.coap_port, "CoAP on coap", ""),
     ):
         if port >= 0:
-            say(text.format(port))
+            say(f"{scheme}://{place(port)}{rest}")
     if server.config.unix is not None:
         say(f"Serving on ringdove+unix:{server.config.unix}")
     say("Ctrl-C ends.")

@@ -35,7 +35,7 @@ class Endpoint:
     token: str = field(default="", repr=False)
 
     def __str__(self) -> str:
-        return self.unix if self.unix is not None else f"{self.host}:{self.port}"
+        return self.unix if self.unix is not None else authority(self.host, self.port)
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,11 @@ class Address:
     endpoints: list[Endpoint]
     #: Set where the endpoints are managers.
     asker: Asker | None = None
+
+
+def authority(host: str, port: int) -> str:
+    """Host and port as they stand in a URL: an address of IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def parse(url: str) -> Address:
@@ -120,7 +125,7 @@ def _endpoint(url: str, part: str, tls: bool, token: str) -> Endpoint:  # noqa: 
     host, colon, port = part.rpartition(":")
     if not colon or part.endswith("]"):
         host, port = part, str(PORT_DEFAULT)
-    if not port.isdigit() or not 0 < int(port) < 65_536:
+    if not port.isdecimal() or not 0 < int(port) < 65_536:
         raise InvalidArgument(
             f"{without_token(url)!r}: {port!r} is no port; it is a number from 1 to 65535."
         )

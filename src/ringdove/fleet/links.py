@@ -12,6 +12,7 @@ from urllib.parse import quote
 import httptools
 
 from ringdove.client import aio
+from ringdove.client.address import authority
 from ringdove.errors import ClientError, RemoteProtocolError, RingdoveError
 from ringdove.fleet.device import ANSWER_S, Busy
 from ringdove.fleet.mqtt_link import MqttLink
@@ -134,7 +135,7 @@ class HttpLink(TcpLink[int]):
         login = f"authorization: Bearer {plan.token}\r\n" if plan.token else ""
         path = f"/v1/queues/{quote(plan.queue, safe='')}/messages?key={device.name}"
         self._head = (
-            f"POST {path} HTTP/1.1\r\nhost: {host}:{port}\r\n{login}"
+            f"POST {path} HTTP/1.1\r\nhost: {authority(host, port)}\r\n{login}"
             "content-type: application/octet-stream\r\ncontent-length: "
         ).encode()
         self._parser: Any = None
@@ -168,8 +169,7 @@ class Gateways:
     def __init__(self, plan: Plan) -> None:
         host, port = plan.address
         secret = f":{quote(plan.token, safe='')}@" if plan.token else ""
-        place = f"[{host}]" if ":" in host else host
-        url = f"ringdove://{secret}{place}:{port}"
+        url = f"ringdove://{secret}{authority(host, port)}"
         count = -(-plan.devices // _PER_CONNECTION)
         self._queue = plan.queue
         self._connections = [aio.connect(url) for _ in range(count)]

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringdove import serving
-from ringdove.client.address import parse, without_token
+from ringdove.client.address import authority, parse, without_token
 from ringdove.config import directory_of
 from ringdove.errors import InvalidArgument, StoreUnavailable
 from ringdove.fleet.plan import SCHEMES
@@ -52,8 +52,7 @@ def find_place(url: str, to: str | None, plan: Plan) -> Iterator[Place]:
         place = parse(url).endpoints[0]
         token = plan.token or place.token or None
         port = place.port if plan.protocol == "native" else SCHEMES[device_scheme]
-        host = f"[{place.host}]" if ":" in place.host else place.host
-        devices = to or f"{device_scheme}://{host}:{port}"
+        devices = to or f"{device_scheme}://{authority(place.host, port)}"
         yield Place(url, plan._replace(url=devices, token=token))
     elif scheme in SCHEMES:
         yield Place(None, plan._replace(url=url))

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
+from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
 from ringdove.errors import InvalidArgument
 from ringdove.models.planner import Goal, Load, Plan, make_plan
 from ringdove.models.stations import Service
@@ -97,7 +98,9 @@ def queues_of(text: str) -> list[str]:
     )
 
 
-def observe(scrapes: Sequence[Scrape], queue: str, subscription: str = "default") -> Observed:
+def observe(
+    scrapes: Sequence[Scrape], queue: str, subscription: str = DEFAULT_SUBSCRIPTION
+) -> Observed:
     """What happened to a queue between the first and the last scrape."""
     span_s = scrapes[-1].at_s - scrapes[0].at_s if scrapes else 0.0
     if len(scrapes) < 2 or span_s <= 0:
@@ -149,6 +152,12 @@ class Advice:
     threads_wanted: int
     reason: str
     plan: Plan
+
+    @property
+    def verdict(self) -> str:
+        """Both, as a sentence."""
+        words = {"out": "Scale out", "in": "Scale in", "stay": "Stay"}
+        return f"{words[self.action]}: {self.reason}."
 
 
 def advise(

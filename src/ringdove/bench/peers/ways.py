@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ringdove.bench.processes import Worker, tree_cpu_s
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ringdove.bench.peers.peer import Client, Peer, Server
 
 #: How clients are asked: with many messages in a request; message by message, while the client
-#: joins them or has many on their way; or message by message, each waited for.
-STYLES = ("batches", "joined", "single", "sqs")
+#: joins them or has many on their way; message by message, each waited for; or by the API of SQS.
+Style = Literal["batches", "joined", "single", "sqs"]
 
 CLIENTS = "ringdove.bench.peers.clients"
 
@@ -60,7 +60,7 @@ class Way(abc.ABC):
     #: Workloads that it takes part in; None: all.
     workloads: frozenset[str] | None = None
 
-    def __init__(self, client: str, style: str, how: str) -> None:
+    def __init__(self, client: str, style: Style, how: str) -> None:
         self.client = client
         self.style = style
         self.how = how
@@ -79,7 +79,7 @@ class Way(abc.ABC):
 class Driven(Way):
     """Through a class of ours that speaks with the broker, in a process for each side."""
 
-    def __init__(self, client: str, style: str, how: str, made_by: type[Client]) -> None:
+    def __init__(self, client: str, style: Style, how: str, made_by: type[Client]) -> None:
         super().__init__(client, style, how)
         self.client_class = f"{made_by.__module__}:{made_by.__qualname__}"
 

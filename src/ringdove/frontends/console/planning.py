@@ -88,10 +88,6 @@ async def watch(
     seen = observe(scrapes, ask.queue, ask.subscription)
     told: dict[str, Any] = {**asdict(seen), "threads": seen.threads}
     try:
-        advice = advise(seen, Goal())
+        return {**told, "advice": advise(seen, Goal()).verdict}
     except RingdoveError as error:
         return {**told, "advice": str(error)}
-    return {**told, "advice": f"{_VERDICTS[advice.action]}: {advice.reason}."}
-
-
-_VERDICTS = {"out": "Scale out", "in": "Scale in", "stay": "Stay"}

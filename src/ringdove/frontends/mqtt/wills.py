@@ -4,6 +4,10 @@
 
 A will is stored before its client is let in. After a restart all clients are gone; they have some
 seconds to come back before their wills are published.
+
+On a fabric several servers may wait for the same will to be due: whoever removes its record
+publishes it. One that finds another record there, or none, has nothing to publish: the client has
+come back, with a will of its own, or another server was first.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from ringdove import limits
+from ringdove.errors import RecordConflict
 from ringdove.frontends.mqtt.message import Message
 from ringdove.frontends.mqtt.session import NEVER_S, WILL_PREFIX, encode_record, record_name
 
@@ -58,6 +63,8 @@ class Wills:
         self._wills: dict[str, _Will] = {}
         #: Those whose client is gone.
         self._due: dict[str, _Will] = {}
+        #: Versions of their records; none while one is being written.
+        self._versions: dict[str, int] = {}
 
     async def load(self) -> None:
         """Read the wills of clients whose server has ended, this one's of earlier included."""
@@ -70,6 +77,7 @@ class Wills:
                     continue
                 will.due_ms = max(will.due_ms, grace_ms + will.delay_s * 1000 * (not will.due_ms))
                 self._wills[will.client_id] = self._due[will.client_id] = will
+                self._versions[will.client_id] = record.version
             after = records[-1].key
 
     async def begin(self, client_id: str, packet: Will | None) -> None:
@@ -83,18 +91,28 @@ class Wills:
         expiry_s = properties.get("message_expiry_interval", 0)
         will = _Will(client_id, Message.of(packet, 0), delay_s, expiry_s, self._peers.name)
         self._wills[client_id] = will
-        await self._store.put(WILL_PREFIX + record_name(client_id), encode_record(will))
+        self._versions.pop(client_id, None)  # Whosever it was, the client is here now.
+        await self._write(will)
 
     async def void(self, client_id: str) -> None:
         """A client has said goodbye, or has come back without a will."""
-        self._due.pop(client_id, None)
-        if self._wills.pop(client_id, None) is not None or self._peers.shared:
+        known = client_id in self._wills
+        self.forget(client_id)
+        if known or self._peers.shared:
             await self._store.remove(WILL_PREFIX + record_name(client_id))
 
     def forget(self, client_id: str) -> None:
         """The client is connected elsewhere: its will is another server's."""
-        self._wills.pop(client_id, None)
-        self._due.pop(client_id, None)
+        for known in (self._wills, self._due, self._versions):
+            known.pop(client_id, None)
+
+    async def _write(self, will: _Will) -> None:
+        """Raises RecordConflict if another server has written the record meanwhile."""
+        key = WILL_PREFIX + record_name(will.client_id)
+        expect = self._versions.pop(will.client_id, None)
+        record = await self._store.put(key, encode_record(will), expect)
+        if self._wills.get(will.client_id) is will:
+            self._versions[will.client_id] = record.version
 
     def lost(self, session: Session) -> None:
         """A client has gone without a word: its will is due after its delay or with its session."""
@@ -109,8 +127,13 @@ class Wills:
         if not wait_s:
             self._publish(will)
             return
-        key = WILL_PREFIX + record_name(session.client_id)
-        self._runner.spawn(self._store.put(key, encode_record(will)), _noted)
+        self._runner.spawn(self._wait(will), _noted)
+
+    async def _wait(self, will: _Will) -> None:
+        try:
+            await self._write(will)
+        except RecordConflict:
+            self._leave(will)
 
     def hurry(self, client_id: str) -> None:
         """A client's session ends: a will that waits for its delay is due."""
@@ -133,8 +156,20 @@ class Wills:
 
     async def _claim(self, will: _Will) -> None:
         """Of several servers that find a will, the one that removes it publishes it."""
-        if await self._store.remove(WILL_PREFIX + record_name(will.client_id)):
+        key = WILL_PREFIX + record_name(will.client_id)
+        try:
+            first = await self._store.remove(key, self._versions.get(will.client_id))
+        except RecordConflict:
+            first = False
+        if first:
             self._publish_now(will)
+        else:
+            self._leave(will)
+
+    def _leave(self, will: _Will) -> None:
+        """Another server has the will, or has published it."""
+        if self._wills.get(will.client_id) is will:
+            self.forget(will.client_id)
 
     def _publish_now(self, will: _Will) -> None:
         now_ms = self._store.clock.now_ms()
@@ -145,9 +180,10 @@ class Wills:
         if error is not None:
             _log.warning("The will of %r could not be published: %s", will.client_id, error)
         if self._wills.get(will.client_id) is will:
-            del self._wills[will.client_id]
-            removal = self._store.remove(WILL_PREFIX + record_name(will.client_id))
-            self._runner.spawn(removal, _noted)
+            self.forget(will.client_id)
+            if not self._peers.shared:  # Else that was done before it was published.
+                removal = self._store.remove(WILL_PREFIX + record_name(will.client_id))
+                self._runner.spawn(removal, _noted)
 
 
 def _noted(_: object, error: BaseException | None) -> None:

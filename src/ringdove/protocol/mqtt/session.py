@@ -33,7 +33,7 @@ from ringdove.protocol.mqtt.properties import forbidden
 from ringdove.protocol.mqtt.topics import is_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from ringdove.protocol.mqtt.packets import Properties
 
@@ -269,17 +269,24 @@ class ServerMachine:
         """End the connection from this side and say why, as far as the version can."""
         if not self.ended:
             self.ended = True
-            properties = {"reason_string": text[:_TEXT_MAX]} if text and self.problems else None
-            if not self.accepted:
-                self._refuse(reason, properties)
-            elif self.version == V5:
-                self._write(p.Disconnect(reason, properties))
+            told = {"reason_string": text[:_TEXT_MAX]} if text and self.problems else None
+            data = self._farewell(reason, told)
+            self._out.append(data if self._takes(data) else self._farewell(reason, None))
         return Ended(reason, text=text)
 
-    def _refuse(self, reason: int, properties: Properties | None) -> None:
+    def _farewell(self, reason: int, properties: Properties | None) -> bytes:
+        """The last packet, or nothing where the version has none for it."""
+        if self.accepted:
+            packet = p.Disconnect(reason, properties)
+            return encode(packet, self.version) if self.version == V5 else b""
+        if self.connect is None and reason != Reason.UNSUPPORTED_VERSION:
+            return b""
         version = self.decoder.version or self.version
-        if self.connect is not None or reason == Reason.UNSUPPORTED_VERSION:
-            self._out.append(encode(p.ConnAck(reason=reason, properties=properties), version))
+        return encode(p.ConnAck(reason=reason, properties=properties), version)
+
+    def _takes(self, data: bytes) -> bool:
+        """Whether the client takes a packet of that size."""
+        return len(data) <= (self._packet_bytes_max or len(data))
 
     def stored(self, packet_id: int, qos: int, reason: int = 0) -> None:
         """A message is stored, or refused: acknowledge it."""
@@ -296,7 +303,7 @@ class ServerMachine:
                 self._incoming[packet_id] = True
             self._write(p.PubRec(packet_id, reason))
 
-    def remember(self, packet_ids: Any) -> None:
+    def remember(self, packet_ids: Iterable[int]) -> None:
         """Identifiers of QoS 2 that came before, over another connection, and are not released."""
         self._incoming.update(dict.fromkeys(packet_ids, True))
 
@@ -333,7 +340,7 @@ class ServerMachine:
             data = encode(packet, self.version)
         except LocalProtocolError:
             data = b""
-        if not data or len(data) > (self._packet_bytes_max or len(data)):
+        if not data or not self._takes(data):
             if self._aliases_out and packet.topic:
                 self._aliases_out.pop(topic, None)
             return False

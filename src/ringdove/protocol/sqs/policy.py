@@ -190,8 +190,7 @@ def _names(principal: str, account: str) -> bool:
 
 
 def _means(pattern: str, action: str) -> bool:
-    name = pattern.lower().removeprefix("sqs:")
-    return name == action.lower() or (name[-1:] == "*" and action.lower().startswith(name[:-1]))
+    return _fits(pattern.lower().removeprefix("sqs:"), action.lower())
 
 
 def _is_queue(pattern: str, arn: str) -> bool:
@@ -199,4 +198,9 @@ def _is_queue(pattern: str, arn: str) -> bool:
     parts = pattern.split(":")
     if len(parts) == 6:
         parts[3] = "*"
-    return fnmatchcase(arn, ":".join(parts))
+    return _fits(":".join(parts), arn)
+
+
+def _fits(pattern: str, text: str) -> bool:
+    """Whether a text is what a pattern stands for, in which only `*` and `?` are wildcards."""
+    return fnmatchcase(text, pattern.replace("[", "[[]"))
