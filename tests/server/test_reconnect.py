@@ -14,6 +14,7 @@ import ringdove.aio
 from ringdove import errors
 from ringdove.protocol.messages import Verb
 from ringdove.protocol.session import SessionState
+from server.bad_network import BadNetwork, no_harm
 from server.relay import Relay
 from server.running import PATIENCE_S, ServerProcess, wait_for
 
@@ -442,6 +443,30 @@ def test_an_asynchronous_producer_goes_on_across_restarts(process):
             assert [int(m.body) async for m in queue.replay()] == list(range(10_000))
 
     asyncio.run(main())
+
+
+def test_what_is_repeated_is_so_in_its_first_order(server):
+    """Many sends are lost together; none waits for the answer to the one before."""
+
+    def lose_sends(passing):
+        return "drop" if passing.inward and passing.frame.verb == Verb.SEND else ""
+
+    async def main(network):
+        async with ringdove.aio.connect(network.url) as rd:
+            queue = await rd.create_queue("q", order="strict")
+            session = rd.backend.link.session
+            network.harm = lose_sends
+            sends = [asyncio.create_task(queue.send(b"%d" % number)) for number in range(20)]
+            lost = lambda: network.harmed["drop"] == len(sends)
+            await asyncio.to_thread(wait_for, lost, "all sends are lost")
+            assert len(session.unanswered) == len(sends)
+            network.harm = no_harm
+            network.cut()
+            await asyncio.gather(*sends)
+            assert [int(m.body) async for m in queue.replay()] == list(range(20))
+
+    with BadNetwork(server.port) as network:
+        asyncio.run(asyncio.wait_for(main(network), PATIENCE_S))
 
 
 def test_a_stream_goes_on_after_a_restart_without_gap_or_repetition(process):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ringdove import limits
 from ringdove.clock import ManualClock
 from ringdove.core.dedup import Appended
 from ringdove.errors import (
@@ -117,6 +118,14 @@ def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reopened]
     yield reopened
     if reopened.store is not None:
         run(reopened.store.close())
+
+
+def stored(reopen: Reopened, database: str) -> int:
+    """How many entries a database has."""
+    assert reopen.store is not None
+    env = reopen.store._writers[reopen.durability].env
+    with env.lmdb.begin() as txn:
+        return int(txn.stat(env.db[database])["entries"])
 
 
 class TestReopening:
@@ -415,6 +424,21 @@ class TestReopening:
             driver.stats()
         other.store = driver.store
         assert other.receive() == [b"0"]
+
+    def test_what_is_left_of_a_deleted_queue_goes_after_a_restart(
+        self, reopen: Reopened, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        driver = reopen().make()
+        for number in range(50):
+            driver.send(b"%d" % number)
+        monkeypatch.setattr(limits, "TRIM_BLOCKS_PER_COMMIT_MAX", 1)
+        run(driver.store.delete(driver.stripe))
+        driver = reopen()
+        assert stored(reopen, "log") > 0, "nothing is left"
+        monkeypatch.undo()
+        # Whatever is committed next takes it along.
+        run(driver.store.create(driver.stripe._replace(queue=2), driver.settings, 1))
+        assert (stored(reopen, "log"), stored(reopen, "graves")) == (0, 0)
 
     def test_records_survive(self, reopen: Reopened) -> None:
         driver = reopen()

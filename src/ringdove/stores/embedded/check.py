@@ -19,9 +19,9 @@ from ringdove.errors import InvalidArgument, RingdoveError, StoreUnavailable
 from ringdove.stores.base import STRIPE_KEY_BYTES, StripeId
 from ringdove.stores.embedded import records
 from ringdove.stores.embedded.environment import (
-    PRIVATE,
     Environment,
     check_format_text,
+    make_directory,
     maybe_find,
     memory_is_torn,
     write_synced,
@@ -93,7 +93,7 @@ def backup(path: Path, target: Path) -> int:
     _check_is_data_directory(path)
     if target.exists() and any(target.iterdir()):
         raise InvalidArgument(f"{target} is not empty: name a new directory for the backup.")
-    target.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+    make_directory(target)
     nbytes = 0
     for name, place in _environments(path):
         env = Environment(place, name, readonly=True)

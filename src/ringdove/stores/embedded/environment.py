@@ -31,6 +31,7 @@ Keys of the databases inside an environment, all starting with the stripe's elev
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -98,7 +99,7 @@ class Directory:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            path.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+            make_directory(path)
             self._refuse_foreign()
             self.lock_fd = self._lock()
             _opened.add(self)
@@ -398,6 +399,15 @@ def write_synced(file: Path, text: str) -> None:
         os.fsync(out.fileno())
     draft.rename(file)
     sync_directory(file.parent)
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory, if it is not there, so that a power cut does not take it back."""
+    missing = [one for one in (path, *path.parents) if not one.exists()]
+    path.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+    for made in missing:
+        with contextlib.suppress(PermissionError):  # One that may be entered and not read.
+            sync_directory(made.parent)
 
 
 def sync_directory(path: Path) -> None:
