@@ -331,7 +331,8 @@ def test_fsck_backup_and_compact(readings, tmp_path):
 @pytest.mark.parametrize("arguments", [["fsck"], ["backup", "copy"], ["compact"]])
 def test_what_works_on_a_directory_refuses_another_place(capfd, url, arguments):
     assert run(["--url", url, *arguments]) == EXIT_REFUSED
-    assert f"not on {url!r}: use --data" in capfd.readouterr().err
+    scheme = url.partition(":")[0]
+    assert f"not on a URL of {scheme!r}: use --data" in capfd.readouterr().err
 
 
 def test_fsck_finds_a_flipped_byte(readings):
