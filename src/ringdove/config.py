@@ -59,7 +59,9 @@ def directory_of(url: str) -> Path:
     scheme, _, path = url.partition(":")
     if scheme != "file":
         # Not all of the URL, which may have a token or a password in it.
-        raise InvalidArgument(f"This works on a data directory, not on a URL of {scheme!r}: use --data.")
+        raise InvalidArgument(
+            f"This works on a data directory, not on a URL of {scheme!r}: use --data."
+        )
     if path.startswith("//"):
         host, path = urlsplit(url)[1:3]
         if host not in ("", "localhost"):
