@@ -127,9 +127,7 @@ def _blocks(backend: Backend, own: Range, *, skip: bool) -> Iterator[tuple[Block
 def _fetch(backend: Backend, own: Range, *, skip: bool) -> Started[list[Block]]:
     # By bytes: blocks come whole then, and only the first and the last of a range are cut.
     most = min(own.end - own.start, limits.LEASE_MESSAGES_MAX)
-    fetch = start_work(backend.read(own.stripe, own.start, most, _FETCH_BYTES, skip_trimmed=skip))
-    fetch.begin()
-    return fetch
+    return start_work(backend.read(own.stripe, own.start, most, _FETCH_BYTES, skip_trimmed=skip))
 
 
 class BatchReader(_Source, DataSourceReader):

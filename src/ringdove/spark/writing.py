@@ -251,7 +251,6 @@ class _Place:
         self._settle()
         parcel = Parcel(self._number, 0, segments)
         sending = start_work(self._backend.deliver(self._info.name, self._info.version, parcel))
-        sending.begin()
         self._sending = parcel, sending
 
     def _settle(self) -> None:
