@@ -195,3 +195,12 @@ def test_a_store_that_waits_to_release_is_asked_to_begin(interrupt):
     broker = make_broker(store)
     interrupt(broker.receive("q", "default", 100, 60, LEASE_MS), store)
     assert store.begun == 1
+
+
+@pytest.mark.parametrize("interrupt", WAYS)
+def test_every_stripe_is_asked_to_begin(interrupt):
+    store = LateStore()
+    broker = make_broker(store, stripes=3)
+    store.passing = 2
+    interrupt(broker.receive("q", "default", 100, 60, LEASE_MS), store)
+    assert store.begun == 2

@@ -1,6 +1,7 @@
 """What was leased for a client and is not sent to it: others may have it at once."""
 
 import asyncio
+import signal
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from ringdove.controllers.broker import Broker
 from ringdove.controllers.dequeue import Received
 from ringdove.controllers.sending import Outgoing
 from ringdove.core.block import Block
-from ringdove.errors import QueueNotFound
+from ringdove.errors import QueueNotFound, WaitTimeout
 from ringdove.frontends import connection as connection_module
 from ringdove.frontends.connection import Connection
 from ringdove.frontends.native import NativeServer
@@ -22,7 +23,7 @@ from ringdove.protocol.frames import Frame
 from ringdove.protocol.messages import Verb
 from ringdove.stores.embedded import EmbeddedStore
 from ringdove.stores.memory import MemoryStore
-from server.running import ServerThread, wait_for
+from server.running import ServerProcess, ServerThread, wait_for
 from server.wire import RawClient, error_of
 
 LEASE_MS = 3_600_000
@@ -154,3 +155,19 @@ def test_a_receiver_that_waits_learns_that_its_queue_was_deleted(
         wait_for(lambda: server.server._broker.dequeuer.parked, "the receiver waits")
         rd.delete_queue("q")
         assert isinstance(error_of(client.next()), QueueNotFound)
+
+
+def test_what_comes_after_the_client_gave_up_waiting_is_given_back(tmp_path):
+    with (
+        ServerProcess(tmp_path) as server,
+        ringdove.connect(server.url, timeout_s=1, silence_s=60) as rd,
+    ):
+        queue = rd.create_queue("q", lease_ms=LEASE_MS)
+        queue.send(b"late")
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(WaitTimeout):
+                queue.receive()
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        assert queue.receive(wait=30).bodies() == [b"late"]

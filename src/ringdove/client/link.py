@@ -348,7 +348,7 @@ class Link:
         now_s = self.loop.time()
         for request in self.session.unanswered:
             if request.deadline_s is not None and now_s > request.deadline_s:
-                self.session.forget(request)
+                self._abandon(request)
                 request.answer.fail(
                     WaitTimeout(f"The server did not answer within {self.options.timeout_s} s.")
                 )

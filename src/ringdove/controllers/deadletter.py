@@ -24,7 +24,6 @@ from ringdove.errors import (
     RemoteProtocolError,
     RingdoveError,
 )
-from ringdove.pending import Started
 from ringdove.stores.base import StripeId
 
 if TYPE_CHECKING:
@@ -143,11 +142,11 @@ class DeadLetters:
                 try:
                     count = await self._send_back(queue, received, target, may_go)
                 except BaseException as error:  # Nobody has received what is left of it.
-                    left_over = self._dequeuer.unlease([rest.receipt for rest in batch[position:]])
+                    left_over = [rest.receipt for rest in batch[position:]]
                     if isinstance(error, Exception):
-                        await left_over
+                        await self._dequeuer.unlease(left_over)
                     else:
-                        Started(left_over).begin()  # Who is interrupted cannot wait for it.
+                        self._dequeuer.begin_to_unlease(left_over)
                     raise
                 moved += count
                 left = None if left is None else left - count

@@ -188,9 +188,8 @@ class Dequeuer:
 
         A receive that is being closed cannot wait for that; it only has it begun.
         """
-        ended = isinstance(error, SettingsStale) or not isinstance(error, Exception)
-        if received and ended:
-            Started(self.unlease([run.receipt for run in received])).begin()
+        if isinstance(error, SettingsStale) or not isinstance(error, Exception):
+            self.begin_to_unlease([run.receipt for run in received])
 
     async def _step(
         self,
@@ -382,6 +381,14 @@ class Dequeuer:
             lambda s, sub, claims: self._store.release(s, sub, claims, delay_ms, 0),
             earlier,
         )
+
+    def begin_to_unlease(self, receipts: Sequence[Receipt]) -> None:
+        """End leases, for somebody who cannot wait: each stripe is asked for itself."""
+        by_stripe: dict[tuple[int, int, int], list[Receipt]] = {}
+        for own in receipts:
+            by_stripe.setdefault((own.queue, own.number, own.level), []).append(own)
+        for own_receipts in by_stripe.values():
+            Started(self.unlease(own_receipts)).begin()
 
     def unlease(self, receipts: Sequence[Receipt]) -> Settling:
         """Give messages back that nobody has seen: it is as if they had not been leased."""
