@@ -472,7 +472,7 @@ def test_an_option_of_a_server_that_is_misspelled_in_the_file_is_named(
 def test_a_url_that_is_no_directory_is_refused_without_its_secret(words, capfd):
     assert run(["--url", "ringdove://:s3cret@far:1", *words]) == EXIT_REFUSED
     told = capfd.readouterr().err
-    assert "This works on a data directory, not on ringdove: use --data." in told
+    assert "This works on a data directory, not on 'ringdove://far:1': use --data." in told
     assert "s3cret" not in told
 
 
