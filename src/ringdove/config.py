@@ -58,10 +58,9 @@ def directory_of(url: str) -> Path:
     """The data directory that a URL names; after two slashes stands a host, which is this one."""
     scheme, _, path = url.partition(":")
     if scheme != "file":
-        # Not all of the URL, which may have a token or a password in it.
-        raise InvalidArgument(
-            f"This works on a data directory, not on a URL of {scheme!r}: use --data."
-        )
+        _, secret, place = url.rpartition("@")
+        shown = f"{scheme}://{place}" if secret else url
+        raise InvalidArgument(f"This works on a data directory, not on {shown!r}: use --data.")
     if path.startswith("//"):
         host, path = urlsplit(url)[1:3]
         if host not in ("", "localhost"):
