@@ -93,3 +93,29 @@ def test_a_flow_is_where_its_last_finished_step_ended(tmp_path):
                 (tmp_path / kind / str(number)).write_text(f'v1\n{{}}\n{{"1.0.0": {number}}}')
     (tmp_path / "offsets" / ".11.crc").write_bytes(b"\0")
     assert position(tmp_path) == {"1.0.0": 10}
+
+
+def test_the_log_of_a_delta_table_decides_which_files_count(tmp_path):
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    for name, rows in (("a", 1), ("b", 2), ("c d", 4), ("left by a kill", 8)):
+        parquet.write_table(pa.table({"x": range(rows)}), tmp_path / f"{name}.parquet")
+
+    def commit(version, *actions):
+        lines = [{kind: {"path": f"{name}.parquet"}} for kind, name in actions]
+        text = "\n".join(map(json.dumps, [{"commitInfo": {}}, *lines]))
+        (log / f"{version:020}.json").write_text(text)
+
+    commit(0, ("add", "a"))
+    commit(1, ("add", "b"))
+    assert table_files(tmp_path)[:2] == (3, 2)
+    commit(2, ("remove", "a"), ("add", "c%20d"))
+    assert table_files(tmp_path)[:2] == (6, 2)
+    # Delta removes old entries when a later one has put them together.
+    adds = [{"path": "b.parquet"}, None, {"path": "c%20d.parquet"}]
+    parquet.write_table(pa.table({"add": adds}), log / f"{2:020}.checkpoint.parquet")
+    (log / "_last_checkpoint").write_text('{"version": 2}')
+    (log / f"{0:020}.json").unlink()
+    assert table_files(tmp_path)[:2] == (6, 2)
+    commit(3, ("remove", "b"))
+    assert table_files(tmp_path)[:2] == (4, 1)

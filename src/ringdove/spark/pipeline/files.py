@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _LOG = "_spark_metadata"
+_DELTA_LOG = "_delta_log"
 
 #: What Java writes as `%20` and the like when it makes a URL of a path.
 _ODD = re.compile(r'[\s"#%<>?\[\\\]^`{|}]')
@@ -64,11 +65,36 @@ def logged_files(table: Path) -> list[Path]:
     return found
 
 
+def delta_files(table: Path) -> list[Path]:
+    """The files of a Delta table: of others, its log says that they belong to it no more."""
+    log = table / _DELTA_LOG
+    entries = sorted(log.glob("[0-9]*.json"))
+    found: dict[str, None] = {}
+    with suppress(FileNotFoundError):  # There is none in a young table.
+        version = json.loads((log / "_last_checkpoint").read_text())["version"]
+        for part in sorted(log.glob(f"{version:020}.checkpoint*.parquet")):
+            adds = parquet.read_table(part, columns=["add"])["add"].to_pylist()
+            found.update((add["path"], None) for add in adds if add is not None)
+        entries = [entry for entry in entries if int(entry.stem) > version]
+    for entry in entries:
+        for action in map(json.loads, entry.read_text().splitlines()):
+            if "remove" in action:
+                found.pop(action["remove"]["path"], None)
+            if "add" in action:
+                found[action["add"]["path"]] = None
+    return [table / unquote(name) for name in found]
+
+
 def table_files(table: Path) -> TableFiles:
     """What a table holds, by its log or, if it is computed anew each time, by what is there."""
-    logged = (table / _LOG).exists()
+    if (table / _DELTA_LOG).exists():
+        files = delta_files(table)
+    elif (table / _LOG).exists():
+        files = logged_files(table)
+    else:
+        files = sorted(table.glob("*.parquet"))
     rows = count = nbytes = 0
-    for path in logged_files(table) if logged else sorted(table.glob("*.parquet")):
+    for path in files:
         with suppress(FileNotFoundError):  # A view is being computed anew.
             rows += parquet.read_metadata(path).num_rows
             nbytes += path.stat().st_size
