@@ -327,9 +327,7 @@ def test_commands_that_name_no_place_or_two_are_refused(capfd, monkeypatch, tmp_
         (["report", "t", "--html", "none/page.html"], "cannot be written to none/page.html"),
     ],
 )
-def test_what_would_never_end_or_come_to_nothing_is_refused(
-    capfd, monkeypatch, tmp_path, wrong, said
-):
+def test_what_would_come_to_nothing_is_refused(capfd, monkeypatch, tmp_path, wrong, said):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "taken").touch()
     shell = Shell(capfd, monkeypatch, tmp_path / "data")

@@ -45,7 +45,7 @@ class Plan(NamedTuple):
 
 
 def _check(plan: Plan) -> None:
-    """Refuse what would never end, or record nothing."""
+    """Refuse what would wait in vain, or record nothing."""
     least = {"messages": 1, "producers": 1, "receivers": 1, "size": 0, "rate": 0}
     for name, bound in least.items():
         if getattr(plan, name) < bound:
