@@ -114,6 +114,7 @@ def _steady(jobs: _Jobs, case: Case, rows: int, rounds: int, server: int) -> dic
     for _ in range(rounds):
         halves.append(_metered(jobs, case, half, server))
         wholes.append(_metered(jobs, case, rows, server))
+    jobs.tidy()
     more = {
         name: middle([one[name] for one in wholes]) - middle([one[name] for one in halves])
         for name in wholes[0]
@@ -139,7 +140,6 @@ def _metered(jobs: _Jobs, case: Case, rows: int, server: int) -> dict[str, float
     used = {"java": 0.0, "python": 0.0, "server": cpu_s(server) - server_before}
     for (program, pid), value in family_cpu_s(own).items():
         used["java" if program == "java" else "python"] += value - before.get((program, pid), 0)
-    jobs.tidy()
     return {"seconds": seconds, **used}
 
 
@@ -161,7 +161,7 @@ class _Jobs:
         self._url = url
         self._broker = broker or ""
         self._messages = messages
-        self._written: str | None = None
+        self._written: list[str] = []
         self._topic = f"readings-{uuid.uuid4().hex}"
         if broker:
             self._write(
@@ -178,11 +178,11 @@ class _Jobs:
             self._stream(case, rows)
 
     def tidy(self) -> None:
-        """Delete what a job wrote, when its time is taken."""
-        if self._written is not None:
-            with connect(self._url) as connection:
-                connection.delete_queue(self._written)
-            self._written = None
+        """Delete what jobs wrote, when all times are taken: it keeps the server busy."""
+        with connect(self._url) as connection:
+            for name in self._written:
+                connection.delete_queue(name)
+        self._written.clear()
 
     def _read(self, case: Case, rows: int) -> None:
         frame = self._source(case, rows)
@@ -219,7 +219,7 @@ class _Jobs:
             queue = connection.create_queue(name)
             self._write(frame, case.way, name)
             _expect(rows, queue.stats().messages)
-            self._written = name
+            self._written.append(name)
 
     def _source(self, case: Case, rows: int) -> DataFrame:
         """The last rows of the queue or topic."""
