@@ -166,16 +166,7 @@ class Server:
         if config.port >= 0:
             self.port = await self._native.listen(config.host, config.port, tls)
         if config.unix is not None:
-            await self._listen_unix(self._native, config.unix)
-
-    async def _listen_unix(self, native: NativeServer, path: str) -> None:
-        try:
-            await native.listen_unix(Path(path))
-        except OSError as error:
-            raise StoreUnavailable(
-                f"Cannot listen on {path}: {error.strerror or error}. Give --unix the path of a "
-                "socket, in a directory where one can be made."
-            ) from error
+            await self._native.listen_unix(Path(config.unix))
 
     async def _start_http(self, tls: ssl.SSLContext | None) -> None:
         """Listen for HTTP in all its dialects, if it is wanted."""

@@ -38,6 +38,15 @@ def bodies(start: int, stop: int) -> list[bytes]:
     return [b"%d" % number for number in range(start, stop)]
 
 
+def finds_it_has_more(broker: ServerThread, name: str) -> None:
+    """Wait until a broker's relay knows that its upstream has less of a queue than itself."""
+    pulled = broker.server.relay.pulled
+    wait_for(
+        lambda: "has to catch up" in getattr(pulled.get(name), "reason", ""),
+        "the relay to find that its upstream has less",
+    )
+
+
 def drain(queue: ringdove.Queue, subscription: str, count: int) -> list[bytes]:
     """So many messages of a stream, in the order in which they came."""
     found: list[bytes] = []

@@ -19,7 +19,7 @@ from ringdove.tiers.pulling import Compared, Pulled, QueuePull
 from ringdove.tiers.relay import Relay
 from server.bad_network import BadNetwork, Chance
 from server.running import ServerProcess, ServerThread, wait_for
-from tiers.brokers import bodies, copied, core_and_edge, drain
+from tiers.brokers import bodies, copied, core_and_edge, drain, finds_it_has_more
 
 
 def _lose_place(near: ringdove.Connection, edge: ServerThread) -> tuple[ringdove.Queue, StripeId]:
@@ -446,11 +446,7 @@ def test_a_relay_whose_next_upstream_has_less_so_far_waits_for_it(
             ServerThread(tmp_path / "last", upstream=edge.url, **chosen) as last,
             ringdove.connect(last.url) as end,
         ):
-            reason = "has to catch up"
-            wait_for(
-                lambda: reason in getattr(last.server.relay.pulled.get("readings"), "reason", ""),
-                "the relay to find that its upstream has less",
-            )
+            finds_it_has_more(last, "readings")
             assert "relay.last" in far.queue("readings").subscriptions()
             network.closed = False
             origin.send_many(bodies(10, 20))

@@ -20,8 +20,8 @@ from ringdove.stores.base import Start, StripeId
 from ringdove.stores.memory import MemoryStore
 from ringdove.tiers.pulling import Diverged, Pulled, QueuePull
 from server.bad_network import BadNetwork
-from server.running import ServerThread, wait_for
-from tiers.brokers import copied, drain
+from server.running import ServerThread
+from tiers.brokers import copied, drain, finds_it_has_more
 
 PLACE = "relay.last"
 
@@ -212,11 +212,7 @@ def test_a_relay_that_waits_does_not_fill_the_spool_of_its_upstream(tmp_path: Pa
             ServerThread(tmp_path / "last", upstream=edge.url, **chosen) as last,
             ringdove.connect(last.url) as end,
         ):
-            pulled = last.server.relay.pulled
-            wait_for(
-                lambda: "catch up" in getattr(pulled.get("readings"), "reason", ""),
-                "the relay to find that its upstream has less",
-            )
+            finds_it_has_more(last, "readings")
             network.closed = False
             for body in sent[40:]:
                 origin.send(body)

@@ -66,11 +66,13 @@ def show(
         Print one JSON object per message.
     """
     from ringdove.controllers.deadletter import AT_MS, REASON, SOURCE
+    from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
 
     with connected() as connection:
         found = _dead_letter_queue(connection, queue)
         names = found.subscriptions()
-        name = "default" if "default" in names else next(iter(names), "default")
+        plain = DEFAULT_SUBSCRIPTION in names or not names
+        name = DEFAULT_SUBSCRIPTION if plain else names[0]
         letters = list(found.peek(max, subscription=name))
     if json:
         for letter in letters:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from ringdove.demo.story import Seen
 
-
 #: Seconds between two lines where there is no terminal.
 _LINE_S = 5.0
 

@@ -16,7 +16,6 @@ from ringdove.cli.output import emit_json, say, table
 if TYPE_CHECKING:
     from ringdove.fleet import Fleet, Plan
 
-
 #: Seconds between two lines where there is no terminal.
 _LINE_S = 5.0
 

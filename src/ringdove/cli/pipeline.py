@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -96,8 +95,7 @@ def init(
     found = None if schema is None else read_schema(schema, roles)
     if format is None:  # What the schema says is what is meant.
         format = "avro" if found is not None and found.avro is not None else "json"  # noqa: A001
-    times = _interval(window), _interval(late)
-    plan = Plan(directory, session.url.get(), queue, format, found, tables, *times)
+    plan = Plan(directory, session.url.get(), queue, format, found, tables, window, late)
     for path in write_project(plan):
         print(path.relative_to(directory.absolute()))
     if schema is None:
@@ -290,15 +288,6 @@ def status(directory: Path = HERE, *, json: JsonFlag = False) -> None:
         table(None, ["table", "rows", "files", "size"], rows)
     if found["flows"]:
         table(None, list(found["flows"][0]), [list(flow.values()) for flow in found["flows"]])
-
-
-def _interval(text: str) -> str:
-    """A time as Spark writes it; 15m, as it is written elsewhere here, will do as well."""
-    short = re.fullmatch(r"(\d+)(s|m|h|d)", text.strip().lower())
-    if short is None:
-        return text
-    units = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-    return f"{short[1]} {units[short[2]]}"
 
 
 def _settings(given: list[str]) -> dict[str, str]:

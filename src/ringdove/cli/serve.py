@@ -188,7 +188,7 @@ def tell_ready(server: Server | None, *, as_json: bool) -> None:
 
     place = partial(authority, server.config.host)
     secure = "s" if server.config.tls_cert else ""
-    for port, scheme, rest in (
+    for port, begun, rest in (
         (server.port, f"Serving on ringdove{secure}", ""),
         (server.http_port, f"SQS and REST on http{secure}", ", /console in a browser"),
         (server.mqtt_port, f"MQTT on mqtt{secure}", ""),
@@ -196,7 +196,7 @@ def tell_ready(server: Server | None, *, as_json: bool) -> None:
         (server.coap_port, "CoAP on coap", ""),
     ):
         if port >= 0:
-            say(f"{scheme}://{place(port)}{rest}")
+            say(f"{begun}://{place(port)}{rest}")
     if server.config.unix is not None:
         say(f"Serving on ringdove+unix:{server.config.unix}")
     say("Ctrl-C ends.")

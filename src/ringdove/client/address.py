@@ -64,8 +64,7 @@ def parse(url: str) -> Address:
     """The address that a URL names, or InvalidArgument."""
     scheme, _, rest = url.partition(":")
     if scheme not in SCHEMES:
-        shown = without_token(url)
-        raise InvalidArgument(f"{shown!r} names no server: write ringdove://HOST:PORT.")
+        raise _no_server(url)
     if scheme in TIER_SCHEMES:
         rest, _, query = rest.partition("?")
         kind = "ringdoves" if scheme == "tiers+tls" else "ringdove"
@@ -84,9 +83,12 @@ def parse(url: str) -> Address:
     tls, token = scheme == "ringdoves", unquote(token.removeprefix(":"))
     endpoints = [_endpoint(url, part, tls, token) for part in hosts.split(",") if part]
     if not endpoints:
-        shown = without_token(url)
-        raise InvalidArgument(f"{shown!r} names no server: write ringdove://HOST:PORT.")
+        raise _no_server(url)
     return Address(endpoints)
+
+
+def _no_server(url: str) -> InvalidArgument:
+    return InvalidArgument(f"{without_token(url)!r} names no server: write ringdove://HOST:PORT.")
 
 
 def without_token(url: str) -> str:

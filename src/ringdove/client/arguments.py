@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ringdove.errors import InvalidArgument, SubscriptionNotFound
+from ringdove.controllers.catalog import no_subscription
+from ringdove.errors import InvalidArgument
 from ringdove.stores.base import Start
 
 
@@ -43,10 +44,7 @@ def check_peek(max: Any, subscription: str, queue: str, known: Collection[str]) 
     if max < 1:
         raise InvalidArgument(f"max is {max}; it must be 1 or more.")
     if subscription not in known:
-        raise SubscriptionNotFound(
-            f"Queue {queue!r} has no subscription {subscription!r} "
-            f"(it has: {', '.join(sorted(known)) or 'none'})."
-        )
+        raise no_subscription(queue, subscription, known)
 
 
 def check_wait(wait: Any) -> None:

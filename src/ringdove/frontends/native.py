@@ -86,7 +86,8 @@ class NativeServer:
             self._unix = path, _number(path)
         except OSError as error:
             raise StoreUnavailable(
-                f"Cannot listen on {path}: {error.strerror or error}. Give --unix another path."
+                f"Cannot listen on {path}: {error.strerror or error}. Give --unix the path of a "
+                "socket, in a directory where one can be made."
             ) from error
         self._listeners.append(listener)
         self._sweep_later()

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 SPEC = "spark-pipeline.yml"
 
-
 #: What a pipeline sends is not sent twice; what nobody takes is kept for two weeks.
 _SENT_TO: QueueArguments = {"delivery": "exactly-once", "retention_ms": 14 * 86_400_000}
 

@@ -38,6 +38,8 @@ _SPARKS = ("default", "global_temp")
 
 #: Times as Spark writes them.
 _INTERVAL = re.compile(r"(\d+ (second|minute|hour|day|week)s?( (?!$)|$))+", re.IGNORECASE)
+_SHORT = re.compile(r"(\d+)(s|m|h|d)")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _HOLE = re.compile(r"\{\{(\w+)\}\}")
 
 _SCHEMA = '''\
@@ -160,8 +162,10 @@ def _words(plan: Plan) -> dict[str, str]:
 
 
 def _interval(name: str, text: str) -> str:
-    """A time as Spark reads it, both in SQL and as a window."""
+    """A time as Spark reads it, both in SQL and as a window; 15m, as elsewhere here, will do."""
     found = " ".join(text.split())
+    if short := _SHORT.fullmatch(found.lower()):
+        found = f"{short[1]} {_UNITS[short[2]]}"
     if not _INTERVAL.fullmatch(found):
         raise InvalidArgument(
             f"--{name} is {text!r}; write for example '15m', '1 hour' or '1 day 12 hours'."
