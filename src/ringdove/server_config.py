@@ -82,6 +82,10 @@ def check(config: ServerConfig) -> None:
         raise InvalidArgument(
             "A relay keeps its copies in a data directory, not on a fabric: leave --store away."
         )
+    if config.token == "":
+        raise InvalidArgument(
+            "The token is empty, which would let everybody in: give one, or none at all."
+        )
     if config.slowdown_ms < 1:
         raise InvalidArgument(f"slowdown_ms is {config.slowdown_ms}; it must be above 0.")
     if config.idle_s < 0:

@@ -320,6 +320,8 @@ def test_fsck_backup_and_compact(readings, tmp_path):
     sh("backup", str(tmp_path / "copy"))
     sh("backup", str(tmp_path / "copy"), code=EXIT_REFUSED)
     assert "not empty" in sh.err
+    sh("backup", str(sh.directory / "copies" / "first"), code=EXIT_REFUSED)
+    assert "would be lost with it" in sh.err
     [summary] = sh.json("compact")
     assert summary["bytes_after"] <= summary["bytes_before"]
     copy = Shell(sh._capfd, sh._monkeypatch, tmp_path / "copy")
@@ -436,6 +438,12 @@ def test_what_a_server_is_told_comes_from_flags_then_environment_then_file(tmp_p
     monkeypatch.setenv("RINGDOVE_HTTP", "many")
     with pytest.raises(InvalidArgument, match="RINGDOVE_HTTP, RINGDOVE_TOKEN from the environment"):
         server_config({})
+
+
+def test_a_server_with_an_empty_token_does_not_start(sh, monkeypatch):
+    monkeypatch.setenv("RINGDOVE_TOKEN", "")
+    sh("serve", "--port", "0", code=EXIT_REFUSED)
+    assert "would let everybody in" in sh.err
 
 
 def test_a_file_that_says_what_nobody_reads_is_refused(sh, tmp_path, monkeypatch):

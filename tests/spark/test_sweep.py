@@ -34,6 +34,12 @@ def test_a_grid_that_cannot_be_meant_is_refused(grid, seeds):
         points(grid, seeds)
 
 
+@pytest.mark.parametrize("processes", [0, -1])
+def test_points_cannot_be_spread_over_no_processes(processes):
+    with pytest.raises(InvalidArgument, match="must be above 0"):
+        sweep(abs, {"x": [1]}, processes=processes)
+
+
 def test_spark_processes_and_a_plain_loop_agree(spark):
     expected = [simulate(**point) for point in points(GRID, 3)]
     for options in ({"processes": 2}, {"spark": spark}):

@@ -64,12 +64,20 @@ FLAG_ATTRIBUTES: Final = 2
 
 _HEADER = struct.Struct("<4sBBBBqqqqQIIII")
 _NO_HEADER = bytes(HEADER_BYTES)
+_LENGTH = struct.Struct("<I")
+_LENGTH_AT = 52
 _CHECKED_BYTES = 60
 
 
 def key_hash(key: bytes) -> int:
     """The 64-bit hash that places a key and names its group; 0 stands for "no key"."""
     return int(xxhash.xxh3_64_intdigest(key)) if key else 0
+
+
+def block_bytes(buffer: Buffer, at: int = 0) -> int:
+    """How long the block that begins at `at` is, as its header says, which must be there."""
+    length: int = _LENGTH.unpack_from(buffer, at + _LENGTH_AT)[0]
+    return HEADER_BYTES + length
 
 
 class Block:

@@ -25,7 +25,7 @@ import xxhash
 
 from ringdove import limits
 from ringdove.core.block import HEADER_BYTES as BLOCK_HEADER_BYTES
-from ringdove.core.block import Block
+from ringdove.core.block import Block, block_bytes
 from ringdove.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ _HEADER = struct.Struct("<IIIBB2s")
 #: Length, bytes of meta, number, verb, flags, magic.
 _Header = tuple[int, int, int, int, int, bytes]
 _CHECK = struct.Struct("<I")
-_BLOCK_LENGTH = struct.Struct("<I")
-_BLOCK_LENGTH_AT = 52
 
 
 class Frame(NamedTuple):
@@ -220,7 +218,7 @@ def blocks_of(frame: Frame, count: int) -> list[Block]:
     for _ in range(count):
         if len(blob) - at < BLOCK_HEADER_BYTES:
             raise RemoteProtocolError("A frame ends before its last block.")
-        length = BLOCK_HEADER_BYTES + _BLOCK_LENGTH.unpack_from(blob, at + _BLOCK_LENGTH_AT)[0]
+        length = block_bytes(blob, at)
         if len(blob) - at < length:
             raise RemoteProtocolError("A frame ends within a block.")
         blocks.append(Block.decode(blob[at : at + length], owned=not blob.readonly))

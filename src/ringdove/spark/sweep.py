@@ -72,6 +72,8 @@ def sweep(
     default one per core. `seeds` is how many, or which; None: the function takes no seed.
     `on_progress` is told how many of how many are done.
     """
+    if processes is not None and processes < 1:
+        raise InvalidArgument(f"processes is {processes}; it must be above 0, or None.")
     todo = points(grid, seeds)
     if not todo:
         return []

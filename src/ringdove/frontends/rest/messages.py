@@ -7,7 +7,6 @@ more for each other priority or delay.
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -17,7 +16,7 @@ from ringdove import limits
 from ringdove.controllers.enqueue import check_parcel
 from ringdove.controllers.sending import ANY_STRIPE, Outgoing, Parcel, admit
 from ringdove.core.attributes import encode
-from ringdove.core.block import HEADER_BYTES, Block
+from ringdove.core.block import HEADER_BYTES, Block, block_bytes
 from ringdove.core.dedup import Segment
 from ringdove.errors import (
     InvalidArgument,
@@ -38,10 +37,6 @@ if TYPE_CHECKING:
     from ringdove.controllers.catalog import QueueInfo
     from ringdove.core.attributes import Attributes
     from ringdove.frontends.exchange import HttpResponse
-
-#: Where a block's header says how many bytes follow it (docs/block-format.md).
-_LENGTH = struct.Struct("<I")
-_LENGTH_AT = 52
 
 
 class _Item(NamedTuple):
@@ -232,9 +227,7 @@ def _split_blocks(body: bytes) -> list[Block]:
     view = memoryview(body)
     while at < len(view) or not blocks:
         rest = len(view) - at
-        length = HEADER_BYTES
-        if rest >= HEADER_BYTES:
-            length += _LENGTH.unpack_from(view, at + _LENGTH_AT)[0]
+        length = block_bytes(view, at) if rest >= HEADER_BYTES else HEADER_BYTES
         if rest < length:
             raise RemoteProtocolError(
                 f"Block {len(blocks)} of the body ends too early: {rest} bytes of {length}."

@@ -93,6 +93,10 @@ def backup(path: Path, target: Path) -> int:
     _check_is_data_directory(path)
     if target.exists() and any(target.iterdir()):
         raise InvalidArgument(f"{target} is not empty: name a new directory for the backup.")
+    if target.resolve().is_relative_to(path.resolve()):
+        raise InvalidArgument(
+            f"{target} is within {path} and would be lost with it: name a place elsewhere."
+        )
     make_directory(target)
     nbytes = 0
     for name, place in _environments(path):
