@@ -81,7 +81,8 @@ def server_config(flags: dict[str, Any]) -> ServerConfig:
     surroundings = {
         name: value
         for name in names
-        if name != "data" and (value := os.environ.get(f"RINGDOVE_{name.upper()}"))
+        if name != "data" and (value := os.environ.get(f"RINGDOVE_{name.upper()}")) is not None
+        if value or name == "token"  # Empty is as good as not set, but for what keeps others out.
     }
     chosen = {key: value for key, value in flags.items() if value is not None}
     written = _file().get("serve", {})
