@@ -139,6 +139,20 @@ def test_what_cannot_be_undone_asks_for_the_name(shown, rest):
     expect(page.get_by_text("There are no queues yet")).to_be_visible()
 
 
+def test_buttons_stay_where_they_are_when_the_first_figures_come(shown, rest):
+    QueueCaller(rest, "readings").create().send({"body": "x"})
+    held = []
+    shown.page.route("**/console/api/live*", lambda route: held.append(route))  # noqa: PLW0108
+    page = shown.open("queues/readings")
+    places = [page.get_by_role("button", name=name, exact=True) for name in ("Purge", "Add")]
+    before = [place.bounding_box() for place in places]
+    expect(tile(page, "Waiting")).to_have_text("–")
+    for route in held:
+        route.continue_()
+    expect(tile(page, "Waiting")).to_have_text("1")
+    assert [place.bounding_box() for place in places] == before
+
+
 def test_subscriptions_come_and_go(shown, rest):
     QueueCaller(rest, "readings").create().send({"body": "x"})
     page = shown.open("queues/readings")

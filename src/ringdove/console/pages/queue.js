@@ -34,7 +34,7 @@ export function Queue({ name }) {
         <button class="secondary" onClick=${() => setAsking("purge")}>Purge</button>
         <button class="secondary danger" onClick=${() => setAsking("delete")}>Delete</button>`}>
       <${Figures} name=${name} now=${now} stats=${stats} />
-      ${stats && now.tally && html`<${Regularity} tally=${now.tally} />`}
+      <${Regularity} tally=${stats ? now.tally : null} />
       <${Curves} name=${name} now=${now} />
       <div class="halves">
         <${Subscriptions} name=${name} stats=${stats} />
@@ -65,15 +65,16 @@ function Figures({ name, now, stats }) {
     </div>`;
 }
 
-// Order and duplicates as this server has seen them since it began; nothing of it is an error.
+// Order and duplicates as this server has seen them since it began; nothing of it is an error. It has
+// its place before it is known: what is below must not move away from under a finger.
 function Regularity({ tally }) {
   const share = (part) => (part ? `${scaled((100 * part) / tally.delivered)} %: ` : "");
   return html`
     <section class="tiles" aria-label="Order and duplicates">
-      <${Tile} label="Handed out" value=${count(tally.delivered)} note="since the server began" />
-      <${Tile} label="Handed out again" value=${count(tally.again)} note=${`${share(tally.again)}a lease ended, or it was given back`} />
-      <${Tile} label="Out of order" value=${count(tally.late)} note=${`${share(tally.late)}behind a later one of the stripe`} />
-      <${Tile} label="Sent twice" value=${count(tally.repeated)} note="recognised, and not stored again" />
+      <${Tile} label="Handed out" value=${count(tally?.delivered)} note="since the server began" />
+      <${Tile} label="Handed out again" value=${count(tally?.again)} note=${`${share(tally?.again)}a lease ended, or it was given back`} />
+      <${Tile} label="Out of order" value=${count(tally?.late)} note=${`${share(tally?.late)}behind a later one of the stripe`} />
+      <${Tile} label="Sent twice" value=${count(tally?.repeated)} note="recognised, and not stored again" />
     </section>`;
 }
 
