@@ -146,7 +146,7 @@ def test_buttons_stay_where_they_are_when_the_first_figures_come(shown, rest):
     page = shown.open("queues/readings")
     places = [page.get_by_role("button", name=name, exact=True) for name in ("Purge", "Add")]
     before = [place.bounding_box() for place in places]
-    expect(tile(page, "Waiting")).to_have_text("–")
+    expect(tile(page, "Waiting")).to_have_text("–")  # noqa: RUF001
     for route in held:
         route.continue_()
     expect(tile(page, "Waiting")).to_have_text("1")
