@@ -44,6 +44,17 @@ def test_workers_run_the_same_python(spark):
     assert spark.sparkContext.parallelize([0], 1).map(python).collect() == [sys.prefix]
 
 
+def test_workers_are_reached_without_tcp(spark):
+    """Where Java and Python do not wait for each other's acknowledgements."""
+
+    def how(_):
+        import os
+
+        return os.environ["PYTHON_UNIX_DOMAIN_ENABLED"].lower()
+
+    assert spark.sparkContext.parallelize([0], 1).map(how).collect() == ["true"]
+
+
 def test_a_stream_s_shuffle_has_as_many_partitions_as_it_was_told(spark, tmp_path):
     """Not as many as there are cores: a batch that is run again is spread as it was."""
     (tmp_path / "in").mkdir()

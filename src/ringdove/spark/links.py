@@ -7,6 +7,7 @@ directory is served by a process that the first of them starts, and that ends af
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from contextlib import contextmanager
@@ -65,4 +66,7 @@ def _open(place: Place) -> Backend:
     }
     backend = make_backend(served_url(place.url), **options)
     run(backend.open())
+    # Spark has a worker collect its garbage after every task, and the next one waits for it: 30 ms
+    # for everything that was ever imported. Of what is there by now nothing will go.
+    gc.freeze()
     return backend

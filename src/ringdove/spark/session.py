@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 _SETTINGS = {
     # Batches of about a megabyte of short messages are the fastest to hand over.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    # Between Java and its Python workers. Over TCP every task begins 40 ms late: the row that says
+    # what it is to do waits until Python has acknowledged what came before, and Python takes time.
+    "spark.python.unix.domain.socket.enabled": "true",
     # A batch that is run again, perhaps on other machines, must be spread over partitions as it was
     # the first time; Spark would choose their number by sizes and cores.
     "spark.sql.adaptive.streaming.stateless.enabled": "false",
