@@ -19,6 +19,7 @@ from ringdove.config import directory_of
 from ringdove.errors import ConnectionClosed, InvalidArgument, StoreUnavailable, WaitTimeout
 from ringdove.pending import run
 from ringdove.serving import find_or_start
+from ringdove.spark.daemon import hush
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Seconds without anybody connected, after which the server of a directory ends.
 _IDLE_S = 5
+
+hush()
 
 _lock = threading.Lock()
 _backends: dict[tuple[int, Place], Backend] = {}

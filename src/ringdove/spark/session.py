@@ -26,6 +26,7 @@ _SETTINGS = {
     # Between Java and its Python workers. Over TCP every task begins 40 ms late: the row that says
     # what it is to do waits until Python has acknowledged what came before, and Python takes time.
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "ringdove.spark.daemon",
     # A batch that is run again, perhaps on other machines, must be spread over partitions as it was
     # the first time; Spark would choose their number by sizes and cores.
     "spark.sql.adaptive.streaming.stateless.enabled": "false",
