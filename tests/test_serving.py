@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import Mock
 
 import pytest
@@ -104,6 +105,17 @@ def test_a_server_is_started_once_for_many_and_ends_after_the_last(directory):
         rd.queue("readings").send(b"second")
     wait_for(lambda: not _runs(pid), "the server's end")
     assert bodies(f"file:{directory}") == [b"first", b"second"]
+
+
+def test_of_many_who_find_no_server_one_starts_it(directory, monkeypatch):
+    started = []
+    start = serving._start
+    monkeypatch.setattr(serving, "_start", lambda *given: started.append(given) or start(*given))
+    with ThreadPoolExecutor(8) as pool:
+        urls = set(pool.map(lambda _: serving.find_or_start(directory, IDLE_S), range(8)))
+    for child in serving._started:
+        child.wait(timeout=60)
+    assert (len(urls), len(started)) == (1, 1)
 
 
 def _runs(pid):

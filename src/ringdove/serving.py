@@ -7,6 +7,7 @@ tools beside a running server, or the many processes of Spark, the first of whic
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
@@ -86,15 +87,26 @@ def find_or_start(directory: Path, idle_s: int) -> str:
             f"('ringdove --data {directory} queue create NAME'); one on another machine is reached "
             "through a server ('ringdove serve'), by its URL."
         )
-    found = find(directory)
-    if found is not None and _answers(found):
+    found = _reach(directory)
+    if found is not None:
         return found
+    with (directory / _LOG).open("ab") as turn:
+        # One process at a time starts a server; the others find it then.
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        return _reach(directory) or _start_and_reach(directory, idle_s)
+
+
+def _reach(directory: Path) -> str | None:
+    found = find(directory)
+    return found if found is not None and _answers(found) else None
+
+
+def _start_and_reach(directory: Path, idle_s: int) -> str:
     child = _start(directory, idle_s)
     deadline_s = time.monotonic() + _START_S_MAX
     while time.monotonic() < deadline_s:
-        # Another process may have been quicker; then ours has ended.
-        found = find(directory)
-        if found is not None and _answers(found):
+        found = _reach(directory)
+        if found is not None:
             return found
         if child.poll() is not None:
             break
