@@ -280,7 +280,7 @@ def test_a_client_without_any_server_says_where_it_looked(dead_port: int):
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1", "example.org"])
 def test_an_address_that_others_reach_needs_protection(tmp_path: Path, files: Files, host):
-    for options in ({}, {"token": "t"}, files.server_options, {"insecure": False}):
+    for options in ({}, {"token": "t"}, files.server_options):
         with pytest.raises(InvalidArgument, match="--insecure"):
             ServerThread(tmp_path / "data", host=host, **options)
     assert not (tmp_path / "data").exists()
