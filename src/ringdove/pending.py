@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from ringdove.errors import LocalProtocolError, WaitTimeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator
+    from collections.abc import Callable, Coroutine, Generator, Sequence
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class Pending(Generic[T]):
     told whether it may do short work itself, in that thread.
     """
 
-    __slots__ = ("_callbacks", "_error", "_kick", "_lead", "_value", "done")
+    __slots__ = ("_callbacks", "_error", "_lead", "_value", "done", "kick")
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Pending(Generic[T]):
     ) -> None:
         self.done = False
         self._lead = lead
-        self._kick = kick
+        self.kick = kick
         self._value: T | None = None
         self._error: BaseException | None = None
         self._callbacks: list[Callable[[], None]] = []
@@ -69,16 +69,19 @@ class Pending(Generic[T]):
         """The result or the error; only when `done`."""
         if self._error is not None:
             raise self._error
-        return cast("T", self._value)
+        return self._value  # type: ignore[return-value]
 
     def error(self) -> BaseException | None:
         """The error, if that is what was delivered."""
         return self._error
 
+    def prepare(self) -> None:
+        """Do what comes before the work, so that the work of several can be done as one."""
+
     def start(self, *, inline: bool = False) -> None:
         """Have the work begun although nobody waits yet; `inline`: here, if it is short."""
-        if self._kick is not None and not self.done:
-            self._kick(inline)
+        if self.kick is not None and not self.done:
+            self.kick(inline)
 
     def when_done(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, from the delivering thread, or at once when already done."""
@@ -144,6 +147,8 @@ class Pending(Generic[T]):
 
 class _Until:
     """Awaits a pending for a limited time, without taking its result."""
+
+    __slots__ = ("_pending", "_timeout_s")
 
     def __init__(self, pending: Pending[Any], timeout_s: float | None) -> None:
         self._pending = pending
@@ -226,6 +231,17 @@ class Started(Generic[T]):
                 self._advance(partial(self._coroutine.throw, error))
             else:
                 self._advance(partial(self._coroutine.send, None))
+        return self._result()
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        while self._step is not None:
+            pending, timeout_s = self._step
+            if not pending.done:
+                yield from _wait(pending, timeout_s)
+            self._advance(partial(self._coroutine.send, None))
+        return self._result()
+
+    def _result(self) -> T:
         if self._error is not None:
             raise self._error
         return cast("T", self._value)
@@ -241,6 +257,18 @@ class Started(Generic[T]):
             self._error = error
         finally:
             _by_hand.driving = before
+
+
+async def together(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of coroutines that wait for nothing but pendings; all begin, then one waits."""
+    if len(coroutines) == 1:
+        return [await coroutines[0]]
+    try:
+        started = [Started(coroutine) for coroutine in coroutines]
+        return [await one for one in started]
+    finally:
+        for coroutine in coroutines:
+            coroutine.close()
 
 
 def _refuse_on_event_loop(coroutine: Coroutine[Any, Any, Any]) -> None:
@@ -280,18 +308,23 @@ class Runner:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._ready: deque[Driven] = deque()
+        self._ready: deque[Callable[[], None]] = deque()
         self._scheduled = False
         self._unbegun: list[Pending[Any]] = []
 
     def begin(self, pending: Pending[Any]) -> None:
         """Have a pending's work begun, after everything that has arrived by now: as one."""
+        if pending.kick is None:
+            return
         if not self._unbegun:
             self.loop.call_soon(self._begin_all)
         self._unbegun.append(pending)
 
     def _begin_all(self) -> None:
         pendings, self._unbegun = self._unbegun, []
+        if len(pendings) > 1:
+            for pending in pendings:
+                pending.prepare()
         for pending in pendings:
             try:
                 pending.start(inline=True)
@@ -308,9 +341,9 @@ class Runner:
         driven.step()
         return driven
 
-    def wake(self, driven: Driven) -> None:
-        """Go on with a coroutine soon; from any thread."""
-        self._ready.append(driven)
+    def soon(self, step: Callable[[], None]) -> None:
+        """Do something on the loop, soon and in this order; from any thread."""
+        self._ready.append(step)
         if not self._scheduled:
             self._scheduled = True
             try:
@@ -325,9 +358,9 @@ class Runner:
         self._scheduled = False
         for _ in range(len(self._ready)):
             try:
-                self._ready.popleft().step()
+                self._ready.popleft()()
             except Exception as error:  # noqa: BLE001  one must not stop the others
-                self._complain("What follows a coroutine failed.", error)
+                self._complain("What follows a pending failed.", error)
 
     def _complain(self, message: str, error: Exception) -> None:
         self.loop.call_exception_handler({"message": message, "exception": error})
@@ -389,7 +422,7 @@ class Driven:
                 _by_hand.driving = before
 
     def _woken(self) -> None:
-        self._runner.wake(self)
+        self._runner.soon(self.step)
 
     def _time_up(self) -> None:
         self._due = True
@@ -397,7 +430,8 @@ class Driven:
 
     def _detach(self) -> None:
         if self._pending is not None:
-            self._pending.forget(self._woken)
+            if not self._pending.done:
+                self._pending.forget(self._woken)
             self._pending = None
         if self._timer is not None:
             self._timer.cancel()

@@ -246,12 +246,12 @@ def test_a_wake_that_comes_after_the_time_was_up_does_no_harm():
         driven = ends.spawn(work())
         await asyncio.wait_for(begun.wait(), PATIENCE_S)
         first.resolve(None)
-        ends.runner.wake(driven)  # As if it had been under way already.
+        ends.runner.soon(driven.step)  # As if it had been under way already.
         await turn()
         assert not driven.over
         second.resolve("right")
         await ends.wait()
-        ends.runner.wake(driven)
+        ends.runner.soon(driven.step)
         await turn()
         assert ends.seen == [((False, "right"), None)]
 

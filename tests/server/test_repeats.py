@@ -86,6 +86,7 @@ def test_a_send_that_is_refused_for_ever_is_never_sent_without_a_number(
         producers.extend(segment.producer for segment in parcel.segments)
         return StripeId(1, 0, 0), [SequenceRefused("Too early.", 0)]
 
+    monkeypatch.setattr(Broker, "begin_to_deliver", lambda *_: None)
     monkeypatch.setattr(Broker, "deliver", refuse)
     with pytest.raises(SequenceRefused):
         queue.send(b"x")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from ringdove.controllers.catalog import Notes
+    from ringdove.controllers.enqueue import Begun
     from ringdove.controllers.sending import Delivered, Parcel
     from ringdove.core.block import Block
     from ringdove.core.receipt import Receipt
@@ -209,6 +210,10 @@ class Broker:
     def deliver(self, queue: str, version: int, parcel: Parcel) -> Coroutine[Any, Any, Delivered]:
         """Store messages that their sender has packed already, perhaps elsewhere."""
         return self.enqueuer.deliver(queue, version, parcel, check=True)
+
+    def begin_to_deliver(self, queue: str, version: int, parcel: Parcel) -> Begun | None:
+        """`deliver` without waiting, as far as that goes; see Enqueuer."""
+        return self.enqueuer.begin_to_deliver(queue, version, parcel)
 
     def receive(
         self,

@@ -14,12 +14,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ringdove import limits
+from ringdove.controllers.barren import BarrenStripes
 from ringdove.controllers.catalog import Catalog, QueueInfo
 from ringdove.controllers.health import Health
 from ringdove.controllers.lobby import Guest, Lobby
 from ringdove.controllers.pace import Pace
 from ringdove.core.delays import Delays
-from ringdove.core.dequeue import Action, Answer, DequeueCall, Look, Try, make_call
+from ringdove.core.dequeue import Look, Park, Try, make_call
 from ringdove.core.policy import level_order
 from ringdove.core.receipt import Receipt
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
@@ -31,13 +32,14 @@ from ringdove.errors import (
     StoreCorrupted,
     StoreUnavailable,
 )
-from ringdove.pending import Pending, Started
+from ringdove.pending import Pending, Started, together
 from ringdove.stores.base import Claim, Delivered, Store, StripeId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Hashable, Iterable, Sequence
 
     from ringdove.clock import Clock
+    from ringdove.core.dequeue import Action, DequeueCall
     from ringdove.core.tally import Tallies
     from ringdove.errors import ClientError
 
@@ -72,9 +74,7 @@ class Dequeuer:
         self._turn = 0
         self._pace = Pace(store.clock)
         self._lobbies: dict[tuple[int, str, int], Lobby] = {}
-        #: Stripes where nothing was left, with the watch taken before, when that changes by time
-        #: alone, and until when to believe it: as long as the watch is the same, nothing has come.
-        self._barren: dict[tuple[StripeId, str], tuple[Pending[None], int | None, int | None]] = {}
+        self._barren = BarrenStripes(store)
         self._counters: dict[tuple[int, str], tuple[int, dict[StripeId, int]]] = {}
         #: Visits that found something and that found nothing, messages handed out, receivers held
         #: now, and rounds of reading counters: the figures of T4.
@@ -128,48 +128,36 @@ class Dequeuer:
     ) -> list[Received]:
         """Let the queue's method (core/dequeue.py) decide, and do what it says."""
         clock = self._store.clock
-        order = self._order(info)
+        order, watches = self._order(info), self._watches(info)
         visit = _Visit(self._store, self._pace, info, subscription, want, lease_ms)
         visit.on_dead = self.on_dead
         call = make_call(info.settings, want, len(order), deadline_ms)
-        lobby: Lobby | None = None
-        guest: Guest | None = None
         interrupted = True
-        watches = self._watches(info)
         action = call.start(clock.now_ms())
         try:
-            while not isinstance(action, Answer):
+            while True:
+                action = self._skip_barren(visit, call, action, order, watches)
                 if isinstance(action, Try):
-                    stripe = order[action.stripe]
-                    action = await self._step(call, visit, info, subscription, stripe)
+                    found, due_ms = await self._try(visit, order[action.stripe], watches)
+                    action = call.tried(found, clock.now_ms(), due_ms)
+                elif isinstance(action, Park):
+                    await self._park(visit, action, watches)
+                    order, watches = self._order(info), self._watches(info)
+                    action = call.woken(clock.now_ms())
                 elif isinstance(action, Look):
                     depths = await self._depths(info, subscription, order)
                     action = call.looked(depths, clock.now_ms())
                 else:
-                    self.parked += 1
-                    try:
-                        if not action.watch:
-                            await _pause(clock, action.until_ms)
-                        else:
-                            if guest is None or lobby is None:
-                                lobby = self._lobby(info, subscription)
-                                guest = lobby.enter()
-                            await lobby.wait(guest, watches, action.until_ms, action.due_ms)
-                    finally:
-                        self.parked -= 1
-                    watches = self._watches(info)
-                    order = self._order(info)
-                    action = call.woken(clock.now_ms())
+                    break
             interrupted = False
         except BaseException as error:
             self._give_back(visit.found, error)
             raise
         finally:
-            if lobby is not None and guest is not None:
-                lobby.leave(guest, interrupted=interrupted)
+            visit.leave(interrupted=interrupted)
         visit.raise_unreached()
         if call.found:
-            self._pass_on(info, subscription, visit.due_ms)
+            self._pass_on(visit, call)
             self._note(info.id, visit.found)
         self._pace.learn(info, subscription, found=call.found > 0)
         return visit.found
@@ -191,61 +179,63 @@ class Dequeuer:
         if isinstance(error, SettingsStale) or not isinstance(error, Exception):
             self.begin_to_unlease([run.receipt for run in received])
 
-    async def _step(
+    def _skip_barren(
         self,
-        call: DequeueCall,
         visit: _Visit,
-        info: QueueInfo,
-        subscription: str,
-        stripe: StripeId,
+        call: DequeueCall,
+        action: Action,
+        order: Sequence[StripeId],
+        watches: dict[StripeId, Pending[None]],
     ) -> Action:
-        """Visit a stripe; what follows. Damage is told when no other stripe has anything."""
-        try:
-            found, due_ms = await self._try(visit, info, subscription, stripe)
-        except StoreCorrupted as error:
-            visit.damage, found, due_ms = error, 0, None
-        action = call.tried(found, self._store.clock.now_ms(), due_ms)
+        """Go past stripes that have nothing yet. Damage is told when no other has anything."""
+        if visit.notes_barren:
+            now_ms = self._store.clock.now_ms()
+            while isinstance(action, Try):
+                stripe = order[action.stripe]
+                barren = self._barren.find(stripe, visit.subscription, watches[stripe], now_ms)
+                if barren is None:
+                    break
+                action = call.tried(0, now_ms, barren.due_ms)
         if visit.damage is not None and not call.found and not isinstance(action, Try):
             raise visit.damage
         return action
 
     async def _try(
-        self, visit: _Visit, info: QueueInfo, subscription: str, stripe: StripeId
+        self, visit: _Visit, stripe: StripeId, watches: dict[StripeId, Pending[None]]
     ) -> tuple[int, int | None]:
-        """Visit a stripe; with `wake`, not one that is known to have nothing yet."""
-        if info.settings.dequeue != "wake" or len(info.stripes()) == 1:
+        """Visit a stripe: how many it gave, and when it has more."""
+        try:
             found, due_ms = await self._visit(visit, stripe)
-            self._count(info, subscription, stripe, found)
-            return found, due_ms
-        key = (stripe, subscription)
-        watch = self._store.watch(stripe)
-        seen, due_ms, end_ms = self._barren.get(key, (None, None, None))
-        now_ms = self._store.clock.now_ms()
-        if (
-            seen is watch
-            and (due_ms is None or due_ms > now_ms)
-            and (end_ms is None or end_ms > now_ms)
-        ):
-            return 0, due_ms
-        found, due_ms = await self._visit(visit, stripe)
-        self._count(info, subscription, stripe, found)
-        more = due_ms is not None and due_ms <= self._store.clock.now_ms()
-        if more or info.settings.receive_rate_max is not None:
-            self._barren.pop(key, None)
-        else:
-            if len(self._barren) >= limits.SETTINGS_CACHE_MAX:
-                self._barren.clear()
-            # Notices of other controllers come over a connection that may be dead for a while.
-            alone = self._store.node_of(stripe) is None
-            end_ms = None if alone else self._store.clock.now_ms() + _BARREN_MS_MAX
-            self._barren[key] = (watch, due_ms, end_ms)
+        except StoreCorrupted as error:
+            visit.damage = error
+            return 0, None
+        self._count(visit, stripe, found)
+        if visit.notes_barren:
+            self._barren.note(stripe, visit.subscription, watches[stripe], due_ms)
         return found, due_ms
 
-    async def _visit(self, visit: _Visit, stripe: StripeId) -> tuple[int, int | None]:
-        """Lease from a stripe, unless its node was gone or slow a moment ago."""
+    async def _park(
+        self, visit: _Visit, park: Park, watches: dict[StripeId, Pending[None]]
+    ) -> None:
+        self.parked += 1
+        try:
+            if not park.watch:
+                await _pause(self._store.clock, park.until_ms)
+            else:
+                lobby, guest = visit.enter(self._lobby)
+                await lobby.wait(guest, watches.values(), park.until_ms, park.due_ms)
+        finally:
+            self.parked -= 1
+
+    def _visit(self, visit: _Visit, stripe: StripeId) -> Awaitable[tuple[int, int | None]]:
+        """Lease from a stripe: how many, and when it has more."""
         node = self._store.node_of(stripe)
-        if node is None:
-            return await visit.lease(stripe)
+        return visit.lease(stripe) if node is None else self._visit_node(visit, stripe, node)
+
+    async def _visit_node(
+        self, visit: _Visit, stripe: StripeId, node: Hashable
+    ) -> tuple[int, int | None]:
+        """Lease from a stripe of a fabric, unless its node was gone or slow a moment ago."""
         later_ms = self._store.clock.now_ms() + _TRY_AGAIN_MS
         if not self.health.admits(node):
             return 0, later_ms
@@ -260,8 +250,9 @@ class Dequeuer:
         visit.reached = True
         return found
 
-    def _watches(self, info: QueueInfo) -> list[Pending[None]]:
-        return [self._store.watch(stripe) for stripe in info.stripes()]
+    def _watches(self, info: QueueInfo) -> dict[StripeId, Pending[None]]:
+        watch = self._store.watch
+        return {stripe: watch(stripe) for stripe in info.stripes()}
 
     def _lobby(self, info: QueueInfo, subscription: str) -> Lobby:
         # By version too: who waits is woken by a change, and then watches other stripes.
@@ -270,17 +261,24 @@ class Dequeuer:
         if lobby is None:
             for empty in [k for k, known in self._lobbies.items() if not len(known)]:
                 self._lobbies.pop(empty, None)
-            lobby = Lobby(self._store.clock, lambda: self._watches(info))
+            lobby = Lobby(self._store.clock, lambda: tuple(self._watches(info).values()))
             lobby = self._lobbies.setdefault(key, lobby)
         return lobby
 
-    def _pass_on(self, info: QueueInfo, subscription: str, due_ms: int | None) -> None:
-        """Tell those who wait what a successful visit has left for them."""
-        lobby = self._lobbies.get((info.id, subscription, info.version))
-        if lobby is None or due_ms is None:
+    def _pass_on(self, visit: _Visit, call: DequeueCall) -> None:
+        """Tell those who wait what a successful receive has left for them."""
+        info = visit.info
+        lobby = self._lobbies.get((info.id, visit.subscription, info.version))
+        if lobby is None:
             return
-        if due_ms <= self._store.clock.now_ms():
-            lobby.call_next()
+        due_ms = visit.due_ms
+        shared = visit.guest is not None and visit.guest.shared
+        if shared and call.found >= call.want:  # There may be stripes that it has not visited.
+            lobby.call_next(shared=True)
+        elif due_ms is None:
+            return
+        elif due_ms <= self._store.clock.now_ms():
+            lobby.call_next(shared=shared)
         else:
             lobby.note_due(due_ms)
 
@@ -310,13 +308,13 @@ class Dequeuer:
         waiting = [own.waiting for own in stats.subscriptions if own.name == subscription]
         return waiting[0] if waiting else 1
 
-    def _count(self, info: QueueInfo, subscription: str, stripe: StripeId, found: int) -> None:
+    def _count(self, visit: _Visit, stripe: StripeId, found: int) -> None:
         if found:
             self.hits += 1
             self.delivered += found
         else:
             self.misses += 1
-        counters = self._counters.get((info.id, subscription))
+        counters = self._counters.get((visit.info.id, visit.subscription))
         if counters is not None and stripe in counters[1]:
             left = counters[1][stripe] - found
             counters[1][stripe] = max(0, left) if found else 0
@@ -330,10 +328,13 @@ class Dequeuer:
         start = self._turn % count
         if info.settings.spread == "infinite":
             start = self._random.randrange(count)
+        stripes = info.stripes()
+        if not info.settings.priority and self._store.node_of(stripes[0]) is None:
+            return stripes[start:] + stripes[:start]
         order: list[StripeId] = []
         for level in level_order(info.settings.priority + 1, self._turn):
-            stripes = [StripeId(info.id, (start + step) % count, level) for step in range(count)]
-            order += self._near_first(stripes)
+            turned = [StripeId(info.id, (start + step) % count, level) for step in range(count)]
+            order += self._near_first(turned)
         return order
 
     def _near_first(self, stripes: list[StripeId]) -> list[StripeId]:
@@ -401,7 +402,7 @@ class Dequeuer:
     async def _settle(
         self,
         receipts: Sequence[Receipt],
-        act: Callable[[StripeId, str, list[Claim]], Awaitable[list[int | ClientError]]],
+        act: Callable[[StripeId, str, list[Claim]], Settling],
         earlier: bool,  # noqa: FBT001
     ) -> list[int | ClientError]:
         """One store call per stripe and subscription; answers in the order of the receipts."""
@@ -409,17 +410,21 @@ class Dequeuer:
         for position, receipt in enumerate(receipts):
             stripe = StripeId(receipt.queue, receipt.number, receipt.level)
             groups.setdefault((stripe, receipt.subscription), []).append(position)
-        answers: list[int | ClientError] = [0] * len(receipts)
-        for (stripe, subscription), positions in groups.items():
-            claims = [
-                Claim(own.epoch, own.token, own.lo, own.hi, earlier)
-                for own in (receipts[p] for p in positions)
+        told = await together(
+            [
+                act(stripe, subscription, [_claim(receipts[p], earlier) for p in positions])
+                for (stripe, subscription), positions in groups.items()
             ]
-            for position, answer in zip(
-                positions, await act(stripe, subscription, claims), strict=True
-            ):
+        )
+        answers: list[int | ClientError] = [0] * len(receipts)
+        for positions, own in zip(groups.values(), told, strict=True):
+            for position, answer in zip(positions, own, strict=True):
                 answers[position] = answer
         return answers
+
+
+def _claim(own: Receipt, earlier: bool) -> Claim:  # noqa: FBT001
+    return Claim(own.epoch, own.token, own.lo, own.hi, earlier)
 
 
 class _Visit:
@@ -443,13 +448,36 @@ class _Visit:
         #: When each stripe visited has more.
         self._dues: dict[StripeId, int | None] = {}
         self.on_dead: OnDead | None = None
+        self.info = info
+        self.subscription = subscription
+        #: The receiver's place, once it has waited.
+        self.guest: Guest | None = None
+        self._lobby: Lobby | None = None
+        settings = info.settings
+        #: Whether stripes where nothing is left are remembered: not, where a rate may be why.
+        self.notes_barren = (
+            settings.dequeue == "wake"
+            and settings.stripes + settings.priority > 1
+            and settings.receive_rate_max is None
+        )
         self._store = store
         self._pace = pace
-        self._info = info
-        self._subscription = subscription
-        self._left = want
+        self._left = self._want = want
         self._bytes = 0
-        self._lease_ms = lease_ms or info.settings.lease_ms
+        self._lease_ms = lease_ms or settings.lease_ms
+        self._paced = settings.receive_rate_max is not None or settings.spread == "auto"
+
+    def enter(self, lobby_of: Callable[[QueueInfo, str], Lobby]) -> tuple[Lobby, Guest]:
+        """The receiver's place among those who wait; the same one each time."""
+        if self._lobby is None or self.guest is None:
+            self._lobby = lobby_of(self.info, self.subscription)
+            self.guest = self._lobby.enter(self._want)
+        return self._lobby, self.guest
+
+    def leave(self, *, interrupted: bool) -> None:
+        """Give that place up, if there is one."""
+        if self._lobby is not None and self.guest is not None:
+            self._lobby.leave(self.guest, interrupted=interrupted)
 
     def raise_unreached(self) -> None:
         """Raise why no node could be asked, if none could."""
@@ -459,14 +487,22 @@ class _Visit:
     @property
     def due_ms(self) -> int | None:
         """When one of the stripes visited has more."""
-        return min((ms for ms in self._dues.values() if ms is not None), default=None)
+        soonest: int | None = None
+        for due_ms in self._dues.values():
+            if due_ms is not None and (soonest is None or due_ms < soonest):
+                soonest = due_ms
+        return soonest
 
     async def lease(self, stripe: StripeId) -> tuple[int, int | None]:
         """Lease what is still wanted from one stripe; how many, and when it has more."""
-        info, subscription = self._info, self._subscription
+        info, subscription = self.info, self.subscription
         if self._bytes >= limits.LEASE_BYTES_MAX:
             self._dues[stripe] = now_ms = self._store.clock.now_ms()
             return 0, now_ms  # Not visited: there may be something.
+        if not self._paced:
+            count = await self._lease(stripe, self._left)
+            self._left -= count
+            return count, self._dues[stripe]
         granted, due_ms = self._pace.admit(info, subscription, self._left)
         if not granted:
             self._dues[stripe] = due_ms
@@ -482,7 +518,7 @@ class _Visit:
         return count, self._dues[stripe]
 
     async def _lease(self, stripe: StripeId, want: int) -> int:
-        info, subscription = self._info, self._subscription
+        info, subscription = self.info, self.subscription
         spread = self._pace.spread(info, subscription)
         count = 0
         more = True
@@ -499,7 +535,8 @@ class _Visit:
                 break  # Deliver what is in front of the damage.
             for delivered in delivery.runs:
                 self.found.append(_received(stripe, delivery.epoch, subscription, delivered))
-                self._bytes += sum(part.share_bytes for part in delivered.parts)
+                for part in delivered.parts:
+                    self._bytes += part.share_bytes
                 count += delivered.run.hi - delivered.run.lo
             if delivery.dead and self.on_dead is not None:
                 dead = [
@@ -550,9 +587,6 @@ def _received(stripe: StripeId, epoch: int, subscription: str, delivered: Delive
 
 #: Every so many receives, stripes of other machines come first.
 _FAR_TURN = 4
-
-#: Milliseconds for which a stripe of a fabric where nothing was left is not visited again.
-_BARREN_MS_MAX = 2_000
 
 #: Milliseconds after which a receiver that waits tries a node again that was gone.
 _TRY_AGAIN_MS = 250

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from ringdove.errors import ClientError
 
 
+#: The stripe that a parcel goes to, and what will be answered.
+Begun = tuple[StripeId, Pending["list[Appended | ClientError]"]]
+
+
 class Enqueuer:
     """Stores parcels on the stripes of queues."""
 
@@ -47,7 +51,9 @@ class Enqueuer:
         self.store = store
         self._catalog = catalog
         self._tallies = tallies
+        #: Counts the choices of a stripe; and the last one, by queue and level.
         self._turn = 0
+        self._chosen: dict[tuple[int, int], StripeId] = {}
         #: Seconds after which a node counts as slow, and a send that may go elsewhere does.
         self.slowdown_s = limits.SLOWDOWN_MS / 1000
         self.health = Health(store.clock.now_ms)
@@ -80,6 +86,20 @@ class Enqueuer:
             info = await self._fresh(queue, version)
             await self._catalog.finish_change(info)
             return stripe, await self._append(info, stripe, segments)
+
+    def begin_to_deliver(self, queue: str, version: int, parcel: Parcel) -> Begun | None:
+        """`deliver` with `check`, as far as nothing is to be waited for; None where something is.
+
+        Fails with SettingsStale or QueueNotFound when the queue is not what it was: `deliver` then.
+        """
+        info = self._catalog.known(queue)
+        if info is None or info.version != version:
+            return None
+        check_parcel(info, parcel)
+        stripe = self._choose(info, parcel)
+        if parcel.number == ANY_STRIPE and self.store.node_of(stripe) is not None:
+            return None
+        return stripe, self._append(info, stripe, self._deferred(info, parcel))
 
     async def _append_anywhere(
         self, info: QueueInfo, first: StripeId, segments: list[Segment]
@@ -129,11 +149,22 @@ class Enqueuer:
         return info
 
     def _choose(self, info: QueueInfo, parcel: Parcel) -> StripeId:
-        number = parcel.number
-        if number == ANY_STRIPE:
-            self._turn += 1
-            number = self._turn % info.settings.stripes
-        return StripeId(info.id, number, parcel.level)
+        if parcel.number == ANY_STRIPE:
+            return self._any_stripe(info, parcel.level)
+        return StripeId(info.id, parcel.number, parcel.level)
+
+    def _any_stripe(self, info: QueueInfo, level: int) -> StripeId:
+        """Each stripe in turn; but where sends wait for company, so that they become one block."""
+        last = self._chosen.get((info.id, level))
+        gathering = self._gatherings.get(last) if last is not None else None
+        if gathering is not None and 0 < len(gathering.waiting) < limits.JOIN_MESSAGES_MAX:
+            return gathering.stripe
+        self._turn += 1
+        stripe = StripeId(info.id, self._turn % info.settings.stripes, level)
+        if len(self._chosen) >= limits.SETTINGS_CACHE_MAX:
+            self._chosen.clear()
+        self._chosen[info.id, level] = stripe
+        return stripe
 
     def _deferred(self, info: QueueInfo, parcel: Parcel) -> list[Segment]:
         delay_ms = info.settings.delay_ms if parcel.delay_ms is None else parcel.delay_ms
@@ -194,19 +225,21 @@ class Enqueuer:
         settings = info.settings
         if len(body) > limits.JOIN_BYTES_MAX or settings.delay_ms:
             return None
-        number = 0
-        if settings.stripes > 1:
-            self._turn += 1
-            turn = key_hash(key) if settings.order == "key" else self._turn
-            number = turn % settings.stripes
-        stripe = StripeId(info.id, number, 0)
+        if settings.stripes == 1:
+            stripe = StripeId(info.id, 0, 0)
+        elif settings.order == "key":
+            stripe = StripeId(info.id, key_hash(key) % settings.stripes, 0)
+        else:
+            stripe = self._any_stripe(info, 0)
         if self.store.node_of(stripe) is not None:
             return None
         message = _Message(body, key, attributes, self.store.clock.now_ms())
         return stripe, self._gather(stripe, message, info.version)
 
     def forget(self, gathering: _Gathering) -> None:
-        """Nothing is gathered there any more."""
+        """Nothing is gathered there any more; the next send there finds it, if there are few."""
+        if len(self._gatherings) <= _GATHERINGS_KEPT:
+            return
         with self._lock:
             if not gathering.waiting and gathering.under_way is None:
                 self._gatherings.pop(gathering.stripe, None)
@@ -222,6 +255,10 @@ class _Single(Pending["list[Appended | ClientError]"]):
         self.content = content
         self.version = version
         self._gathering = gathering
+
+    def prepare(self) -> None:
+        """See Pending: the append goes to the store, which does what has come to it as one."""
+        self._gathering.submit()
 
     def withdraw(self) -> bool:
         """Take it back, if it has not gone to the store yet."""
@@ -287,6 +324,8 @@ def _segments(share: list[_Single]) -> list[Segment]:
 
 def _in_blocks(batch: list[_Single]) -> tuple[list[list[_Single]], list[Segment]]:
     """The sends of an append as they share blocks, and those blocks."""
+    if len(batch) == 1:
+        return [batch], _segments(batch)
     shares = _shares(batch)
     try:
         return shares, [segment for share in shares for segment in _segments(share)]
@@ -356,6 +395,8 @@ class _Gathering:
         self.stripe = stripe
         self.waiting: list[_Single] = []
         self.under_way: Pending[Any] | None = None
+        #: Appends that the store has and that nobody has had it begin.
+        self._unbegun: list[Pending[Any]] = []
         self._enqueuer = enqueuer
         self._lock = threading.Lock()
 
@@ -374,27 +415,38 @@ class _Gathering:
             return True
 
     def flush(self, inline: bool = False, *, at_once: bool = False) -> None:  # noqa: FBT001, FBT002
-        """Append what has gathered, unless an append is under way, which does it at its end.
+        """`submit`, and have the store begin; `inline`: here, if it is short."""
+        self.submit(at_once=at_once)
+        while self._unbegun:
+            with self._lock:
+                unbegun, self._unbegun = self._unbegun, []
+            for pending in unbegun:
+                pending.start(inline=inline)
+
+    def submit(self, *, at_once: bool = False) -> None:
+        """Give the store what has gathered, unless an append is under way; that does it at its end.
 
         `at_once`: all of it, whatever is under way; for stores that do it in this order.
         """
-        begun: list[tuple[list[_Single], Pending[list[Appended | ClientError]]]] = []
+        submitted: list[tuple[list[_Single], Pending[list[Appended | ClientError]]]] = []
         with self._lock:
             while self.waiting and (at_once or self.under_way is None):
                 batch = self._take()
                 self.under_way = self._submit(batch)
-                begun.append((batch, self.under_way))
-        for batch, pending in begun:
+                submitted.append((batch, self.under_way))
+                self._unbegun.append(self.under_way)
+        for batch, pending in submitted:
             pending.when_done(partial(self._appended, batch, pending))
-            pending.start(inline=inline)
 
     def _submit(self, batch: list[_Single]) -> Pending[list[Appended | ClientError]]:
         enqueuer = self._enqueuer
         try:
             shares, segments = _in_blocks(batch)
             enqueuer.blocks += len(segments)
-            enqueuer.joined += sum(len(share) > 1 for share in shares)
-            enqueuer.messages += sum(segment.block.count for segment in segments)
+            for share in shares:
+                enqueuer.joined += len(share) > 1
+            for segment in segments:
+                enqueuer.messages += segment.block.count
             return enqueuer.store.submit_append(self.stripe, segments, batch[0].version)
         except Exception as error:  # noqa: BLE001  whoever gathered must be answered
             failed: Pending[list[Appended | ClientError]] = Pending()
@@ -431,6 +483,9 @@ class _Gathering:
     def _take(self) -> list[_Single]:
         """What may go in one append; the rest waits for the next."""
         batch: list[_Single] = []
+        if len(self.waiting) == 1:
+            batch, self.waiting = self.waiting, batch
+            return batch
         count = nbytes = 0
         for single in self.waiting:
             count += single.content.count
@@ -510,3 +565,7 @@ def _check_segment(info: QueueInfo, number: int, level: int, segment: Segment) -
         and number != key_hash(segment.producer) % settings.stripes
     ):
         raise InvalidArgument("The stripe of a producer is given by its name's hash.")
+
+
+#: Stripes whose gathering is kept when nothing is under way there.
+_GATHERINGS_KEPT = 1_000

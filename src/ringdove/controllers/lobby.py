@@ -1,8 +1,10 @@
 """The lobby: receivers parked at one subscription, called in the order they came.
 
-An arrival calls the first one only; if that finds more than it wants, it calls the next. So ten
-thousand parked receivers cost memory and nothing else, and none overtakes another. Only the front
-one also watches the time at which a lease or delay ends.
+An arrival calls the first one only; if that finds more than it wants, it calls the next. What
+arrives before a called one has looked is for it, too, as far as it wants more than one message: the
+busier the queue is, the more each receiver gets. So ten thousand parked receivers cost memory and
+nothing else, and none overtakes another. Only the front one also watches the time at which a lease
+or delay ends.
 
 Receivers wait on pendings, so threads and coroutines of any event loop may share a lobby.
 """
@@ -11,13 +13,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from ringdove.errors import RingdoveError
 from ringdove.pending import Pending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from ringdove.clock import Clock
 
@@ -25,12 +28,18 @@ if TYPE_CHECKING:
 class Guest:
     """A receiver in a lobby."""
 
-    __slots__ = ("called", "signal")
+    __slots__ = ("called", "room", "shared", "signal", "want")
 
-    def __init__(self) -> None:
+    def __init__(self, want: int) -> None:
+        self.want = want
         #: Called, and at work on what there may be.
         self.called = True
-        self.signal: Pending[None] = Pending()
+        #: For how many arrivals more it may be called before it looks, and whether it was called
+        #: for several: then it must have looked everywhere, or call the next.
+        self.room = 0
+        self.shared = False
+        #: What a guest that is not at work waits for.
+        self.signal: Pending[None] | None = None
 
 
 class Lobby:
@@ -41,15 +50,19 @@ class Lobby:
         self._watches = watches
         self._lock = threading.Lock()
         self._guests: OrderedDict[Guest, None] = OrderedDict()
-        self._armed: list[Pending[None]] = []
+        #: Who was called last, until it looks.
+        self._called: Guest | None = None
+        #: The watches that were asked to announce arrivals, and whether some have done so.
+        self._armed: Sequence[Pending[None]] = ()
+        self._spent = True
         self._due_ms: int | None = None
 
     def __len__(self) -> int:
         return len(self._guests)
 
-    def enter(self) -> Guest:
-        """Take a place behind everybody who waits."""
-        guest = Guest()
+    def enter(self, want: int = 1) -> Guest:
+        """Take a place behind everybody who waits, to receive up to `want` messages."""
+        guest = Guest(want)
         with self._lock:
             self._guests[guest] = None
         return guest
@@ -57,7 +70,7 @@ class Lobby:
     async def wait(
         self,
         guest: Guest,
-        seen: Sequence[Pending[None]],
+        seen: Collection[Pending[None]],
         until_ms: int | None,
         due_ms: int | None,
     ) -> None:
@@ -66,19 +79,27 @@ class Lobby:
         `seen` are the stripes' watches from before the caller last looked: if one of them is done,
         something may have come meanwhile.
         """
-        guest.signal = Pending()
-        guest.called = False
-        self._arm()
+        guest.shared = guest.called = False
+        if self._spent:
+            self._arm()
         self.note_due(due_ms)
-        while not guest.called and not any(watch.done for watch in seen):
-            now_ms = self._clock.now_ms()
-            ends_ms = [ms for ms in (until_ms, self._due_for(guest)) if ms is not None]
-            timeout_s = (min(ends_ms) - now_ms) / 1000 if ends_ms else None
+        while True:
+            signal = guest.signal = Pending[None]()  # First: who changes what follows, nudges then.
+            if guest.called or _any_done(seen):
+                break
+            end_ms = self._due_for(guest)
+            if until_ms is not None and (end_ms is None or until_ms < end_ms):
+                end_ms = until_ms
+            timeout_s = None if end_ms is None else (end_ms - self._clock.now_ms()) / 1000
             if timeout_s is not None and timeout_s <= 0:
                 break
-            if await guest.signal.until(timeout_s):
-                guest.signal = Pending()
-        guest.called = True
+            await signal.until(timeout_s)
+        if self._spent and len(self._guests) > 1:
+            self._arm()
+        with self._lock:
+            guest.called = True
+            if self._called is guest:
+                self._called = None  # It looks now: what arrives from here on is for others.
         if self._due_ms is not None and self._due_ms <= self._clock.now_ms():
             self._due_ms = None  # Whoever looks now learns the next one.
 
@@ -86,10 +107,12 @@ class Lobby:
         """Give the place up; the call of one that was interrupted goes to the next."""
         with self._lock:
             self._guests.pop(guest, None)
+            if self._called is guest:
+                self._called = None
             front = next(iter(self._guests), None)
             due = self._due_ms is not None
         if interrupted and guest.called:
-            self.call_next()
+            self.call_next(shared=guest.shared)
         if front is not None and due:
             _nudge(front)
 
@@ -103,12 +126,15 @@ class Lobby:
         if front is not None:
             _nudge(front)
 
-    def call_next(self) -> None:
-        """Something may be deliverable: call the first guest that is not at work."""
+    def call_next(self, *, shared: bool = False) -> None:
+        """Something may be deliverable, `shared`: in several places; call who is first to be."""
         with self._lock:
             for guest in self._guests:
                 if not guest.called:
                     guest.called = True
+                    guest.shared = shared
+                    guest.room = guest.want - 1
+                    self._called = guest
                     break
             else:
                 return
@@ -119,28 +145,42 @@ class Lobby:
             return self._due_ms if next(iter(self._guests), None) is guest else None
 
     def _arm(self) -> None:
-        """Have arrivals announced, as long as somebody waits."""
-        if self._armed:
-            return
-        self._armed = list(self._watches())
-        for watch in self._armed:
-            watch.when_done(self._arrived)
+        """Have arrivals announced: wherever there was one, the next."""
+        self._spent = False
+        before, self._armed = self._armed, self._watches()
+        for watch, old in zip_longest(self._armed, before):
+            if watch is not old and watch is not None:
+                watch.when_done(self._arrived)
 
     def _arrived(self) -> None:
-        armed, self._armed = self._armed, []
+        self._spent = True
+        with self._lock:
+            called = self._called
+            if called is not None and called.room > 0:
+                called.room -= 1
+                called.shared = True
+                return
+        self.call_next()
+        called = self._called
+        if called is not None and called.room > 0:
+            return  # It arms the lobby before it looks; whatever comes until then is for it.
         try:
-            if self._guests:
+            if len(self._guests) > 1:
                 self._arm()
         except RingdoveError:
             # The queue is gone, or the store has closed: everybody must learn of it.
             for _ in range(len(self._guests)):
                 self.call_next()
-        for watch in armed:
-            watch.forget(self._arrived)  # Only now: one of them may have arrived meanwhile.
-        self.call_next()
+
+
+def _any_done(watches: Collection[Pending[None]]) -> bool:
+    for watch in watches:  # noqa: SIM110  a generator costs more than all of it
+        if watch.done:
+            return True
+    return False
 
 
 def _nudge(guest: Guest) -> None:
     signal = guest.signal
-    if not signal.done:
+    if signal is not None and not signal.done:
         signal.resolve(None)

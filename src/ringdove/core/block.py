@@ -92,7 +92,9 @@ class Block:
         "checksum",
         "codec",
         "count",
+        "end",
         "flags",
+        "nbytes",
         "not_before_ms",
         "priority",
         "raw_bytes",
@@ -124,8 +126,12 @@ class Block:
         self.flags = flags
         self.codec = codec
         self.priority = priority
-        #: Offset of the first message; meaningless until a store has stamped it.
+        #: Offset of the first message, and the one after the last; meaningless until a store has
+        #: stamped them.
         self.base = base
+        self.end = base + count
+        #: Bytes of the whole block.
+        self.nbytes = HEADER_BYTES + len(payload)
         #: What send-time differences are counted from: the earliest send time when it was built.
         self.sent_ms = sent_ms
         #: When the store took the block; 0 before.
@@ -338,7 +344,7 @@ class Block:
             or self.raw_bytes > stored_bytes * limits.COMPRESSION_RATIO_MAX
         ):
             raise RemoteProtocolError("The block would grow beyond its limit when opened.")
-        self._open_columns(check=True)
+        self._columns = self._split_columns(fixed_bytes, check=True)
         if self.flags & FLAG_ATTRIBUTES:
             self._check_attributes()
 
@@ -428,11 +434,6 @@ class Block:
     # -- reading --------------------------------------------------------------------------------
 
     @property
-    def end(self) -> int:
-        """The offset after the last message."""
-        return self.base + self.count
-
-    @property
     def buffer(self) -> Buffer:
         """The block as bytes, ready for disk or wire; not to be changed."""
         if self._buffer is None:
@@ -451,11 +452,6 @@ class Block:
             self.checksum, self.count, len(self._payload), self.raw_bytes, 0,
         )[:_CHECKED_BYTES]  # fmt: skip
         return header + xxhash.xxh32_intdigest(header).to_bytes(4, "little")
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the whole block."""
-        return HEADER_BYTES + len(self._payload)
 
     @property
     def compression(self) -> str:
@@ -525,15 +521,18 @@ class Block:
     def _fixed_bytes(self) -> int:
         return padded(4 * self.count) + (8 * self.count if self.flags & FLAG_KEYS else 0)
 
-    def _open_columns(self, *, check: bool = False) -> list[Column]:
+    def _open_columns(self) -> list[Column]:
         """Each variable column: offsets, buffer, start; decompresses at most once."""
         if self._columns is None:
-            raw: Buffer = memoryview(self._payload)[self._fixed_bytes() :]
-            if self.codec:
-                raw = decompress(bytes(raw), self.codec, self.raw_bytes)
-            present = 1 + bool(self.flags & FLAG_KEYS) + bool(self.flags & FLAG_ATTRIBUTES)
-            self._columns = split_columns(raw, self.count, present, check=check)
+            self._columns = self._split_columns(self._fixed_bytes())
         return self._columns
+
+    def _split_columns(self, fixed_bytes: int, *, check: bool = False) -> list[Column]:
+        raw: Buffer = memoryview(self._payload)[fixed_bytes:]
+        if self.codec:
+            raw = decompress(bytes(raw), self.codec, self.raw_bytes)
+        present = 1 + bool(self.flags & FLAG_KEYS) + bool(self.flags & FLAG_ATTRIBUTES)
+        return split_columns(raw, self.count, present, check=check)
 
 
 def _pieces(column: Column) -> list[Buffer]:

@@ -85,6 +85,8 @@ def lo_of(run: Run) -> int:
 
 def joined(pieces: list[Run]) -> list[Run]:
     """Neighbours with the same history as one run, so that they are one lease."""
+    if len(pieces) <= 1:
+        return pieces
     found: list[Run] = []
     for run in pieces:
         last = found[-1] if found else None

@@ -26,7 +26,7 @@ from ringdove.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from random import Random
 
     from ringdove.core.block import Block
@@ -272,6 +272,9 @@ class Stripe:
 
     def done_floor(self) -> int:
         """Below it every subscription is done; without subscriptions nothing is."""
+        if len(self.subscriptions) == 1:
+            [index] = self.subscriptions.values()
+            return index.done.floor
         return min((i.done.floor for i in self._indexes()), default=max(self.head, self._dropped))
 
     def trim_offset(self, now_ms: int) -> int:
@@ -347,15 +350,15 @@ class Part(NamedTuple):
         return self.block.slice_bytes(self.start, self.stop)
 
 
-def parts(source: Source, lo: int, hi: int, bytes_max: int) -> Iterator[Part]:
-    """Where the messages [lo, hi) are, up to the one with which they have `bytes_max`."""
+def add_parts(found: list[Part], source: Source, lo: int, hi: int, bytes_max: int) -> None:
+    """Add where the messages [lo, hi) are, up to the one with which they have `bytes_max`."""
     while lo < hi and bytes_max > 0:
         block = source.block_at(lo)
         if block.base >= hi:
             break
         start = max(lo, block.base)
         part = Part(block, start - block.base, min(hi, block.end) - block.base)
-        yield part
+        found.append(part)
         bytes_max -= part.share_bytes
         lo = block.end
 

@@ -13,7 +13,7 @@ import logging
 import secrets
 import socket
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
 from ringdove import limits
 from ringdove.errors import (
@@ -22,24 +22,29 @@ from ringdove.errors import (
     InvalidArgument,
     LimitExceeded,
     NotAuthorized,
+    QueueNotFound,
     RemoteProtocolError,
     RingdoveError,
+    SettingsStale,
     StoreUnavailable,
 )
-from ringdove.frontends.requests import encode_received, fit
+from ringdove.frontends.requests import begin_send, encode_received, encode_stored, fit
 from ringdove.frontends.streams import ServerStream
 from ringdove.protocol import frames, messages
 from ringdove.protocol.messages import Verb
 from ringdove.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ringdove.controllers.dequeue import Received
     from ringdove.core.block import Block
+    from ringdove.core.dedup import Appended
+    from ringdove.errors import ClientError
     from ringdove.frontends.native import NativeServer
-    from ringdove.pending import Driven
+    from ringdove.pending import Driven, Pending
     from ringdove.protocol.frames import Frame
+    from ringdove.stores.base import StripeId
 
 _log = logging.getLogger(__name__)
 
@@ -166,25 +171,32 @@ class Connection(asyncio.BufferedProtocol):
         if not self._welcomed:
             self._welcome(frame)
             return
-        if frame.verb == Verb.PING:
-            self._write(Verb.REPLY, frame.number, b"")
-        elif frame.verb == Verb.CANCEL:
-            number = messages.decode(int, frame.meta)
-            driven = self._receives.pop(number, None)
-            if driven is not None:
-                driven.cancel()
-                self.answer(number, *encode_received([]))
-        elif frame.verb == Verb.STREAM_ACK:
-            stream = self._streams.get(frame.number)
-            if stream is not None:
-                stream.acknowledged(messages.decode(messages.StreamAck, frame.meta))
-        elif frame.verb == Verb.APPLIED:
-            if self.follower is not None:
-                self.follower.take(frame)
+        at_once = self._AT_ONCE.get(frame.verb)
+        if at_once is not None:
+            at_once(self, frame)
         elif self.draining:
             self.answer_error(frame.number, _closing())  # The client asks again elsewhere.
         else:
             self._begin(frame)
+
+    def _pong(self, frame: Frame) -> None:
+        self._write(Verb.REPLY, frame.number, b"")
+
+    def _cancel(self, frame: Frame) -> None:
+        number = messages.decode(int, frame.meta)
+        driven = self._receives.pop(number, None)
+        if driven is not None:
+            driven.cancel()
+            self.answer(number, *encode_received([]))
+
+    def _acknowledged(self, frame: Frame) -> None:
+        stream = self._streams.get(frame.number)
+        if stream is not None:
+            stream.acknowledged(messages.decode(messages.StreamAck, frame.meta))
+
+    def _applied(self, frame: Frame) -> None:
+        if self.follower is not None:
+            self.follower.take(frame)
 
     def _welcome(self, frame: Frame) -> None:
         if frame.verb != Verb.HELLO:
@@ -224,37 +236,70 @@ class Connection(asyncio.BufferedProtocol):
         self._under_way_bytes += nbytes
         self._server.requests += 1
         try:
-            self._dispatch(frame)
+            begin = self._BEGIN.get(frame.verb)
+            if begin is not None:
+                begin(self, frame)
+            else:
+                self._handle(frame)
         except (RemoteProtocolError, InvalidArgument) as error:
             # The frame was whole, but what is in it is damaged, unknown or not for this server.
             self.answer_error(number, error)
         self._regulate()
 
-    def _dispatch(self, frame: Frame) -> None:
-        number = frame.number
-        spawn = self._server.runner.spawn
-        broker = self._server.broker
-        if frame.verb == Verb.RECEIVE:
-            self._begin_receive(number, messages.decode(messages.Receive, frame.meta))
-        elif frame.verb == Verb.STREAM:
-            ask = messages.decode(messages.Stream, frame.meta)
-            stream = self._streams[number] = ServerStream(self, self._server, number)
-            stream.open(ask)
-        elif frame.verb == Verb.STREAM_CLOSE:
-            stopped = self._streams.pop(messages.decode(int, frame.meta), None)
-            if stopped is not None:
-                stopped.close()
-            self.answer(number, b"")
-        elif frame.verb == Verb.FOLLOW:
-            ask = messages.decode(messages.Follow, frame.meta)
-            self.follower = self._server.follow(self, number, ask)
-        else:
-            handler = self._server.handlers.get(frame.verb)
-            if handler is None:
-                raise RemoteProtocolError(f"There is no verb {frame.verb}.")
-            spawn(handler(broker, frame), partial(self._handled, number))
+    def _handle(self, frame: Frame) -> None:
+        handler = self._server.handlers.get(frame.verb)
+        if handler is None:
+            raise RemoteProtocolError(f"There is no verb {frame.verb}.")
+        reply = handler(self._server.broker, frame)
+        self._server.runner.spawn(reply, partial(self._handled, frame.number))
 
-    def _begin_receive(self, number: int, ask: messages.Receive) -> None:
+    def _begin_send(self, frame: Frame) -> None:
+        """Without a coroutine, unless something has to be waited for before it begins."""
+        try:
+            begun = begin_send(self._server.broker, frame)
+        except (SettingsStale, QueueNotFound):
+            begun = None
+        except Exception as error:  # noqa: BLE001  whatever it is, it is answered
+            self._handled(frame.number, None, error)
+            return
+        if begun is None:
+            self._handle(frame)
+            return
+        stripe, pending = begun
+        runner = self._server.runner
+        runner.begin(pending)
+        pending.when_done(partial(runner.soon, partial(self._stored, frame, stripe, pending)))
+
+    def _stored(
+        self, frame: Frame, stripe: StripeId, pending: Pending[list[Appended | ClientError]]
+    ) -> None:
+        error = pending.error()
+        if error is None:
+            self.answer(frame.number, *encode_stored(stripe, pending.result()))
+        elif isinstance(error, SettingsStale | QueueNotFound):
+            self._handle(frame)  # Nothing is stored; it finds out what the queue is now.
+        else:
+            self._handled(frame.number, None, error)
+
+    def _begin_stream(self, frame: Frame) -> None:
+        ask = messages.decode(messages.Stream, frame.meta)
+        number = frame.number
+        stream = self._streams[number] = ServerStream(self, self._server, number)
+        stream.open(ask)
+
+    def _close_stream(self, frame: Frame) -> None:
+        stopped = self._streams.pop(messages.decode(int, frame.meta), None)
+        if stopped is not None:
+            stopped.close()
+        self.answer(frame.number, b"")
+
+    def _follow(self, frame: Frame) -> None:
+        ask = messages.decode(messages.Follow, frame.meta)
+        self.follower = self._server.follow(self, frame.number, ask)
+
+    def _begin_receive(self, frame: Frame) -> None:
+        number = frame.number
+        ask: messages.Receive = messages.decode(messages.Receive, frame.meta)
         receive = self._server.broker.receive(
             ask.queue, ask.subscription, ask.max, ask.wait_s, ask.lease_ms
         )
@@ -276,7 +321,8 @@ class Connection(asyncio.BufferedProtocol):
         if rest:
             self._server.give_back(rest)
         meta, blocks = encode_received(received)
-        self._server.messages_out += sum(block.count for block in blocks)
+        for block in blocks:
+            self._server.messages_out += block.count
         self.answer(number, meta, blocks)
 
     def _handled(
@@ -411,6 +457,23 @@ class Connection(asyncio.BufferedProtocol):
         """Hang up at once."""
         if self._transport is not None:
             self._transport.abort()
+
+    #: What is served at once, also while draining.
+    _AT_ONCE: ClassVar[dict[int, Callable[[Connection, Frame], None]]] = {
+        Verb.PING: _pong,
+        Verb.CANCEL: _cancel,
+        Verb.STREAM_ACK: _acknowledged,
+        Verb.APPLIED: _applied,
+    }
+
+    #: How a request begins, unless one of the server's handlers serves it.
+    _BEGIN: ClassVar[dict[int, Callable[[Connection, Frame], None]]] = {
+        Verb.SEND: _begin_send,
+        Verb.RECEIVE: _begin_receive,
+        Verb.STREAM: _begin_stream,
+        Verb.STREAM_CLOSE: _close_stream,
+        Verb.FOLLOW: _follow,
+    }
 
 
 def _closing() -> ConnectionClosed:

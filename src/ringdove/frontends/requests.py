@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from ringdove.controllers.broker import Broker
     from ringdove.controllers.catalog import QueueInfo
     from ringdove.controllers.dequeue import Received
+    from ringdove.controllers.enqueue import Begun
     from ringdove.core.block import Block
+    from ringdove.core.dedup import Appended
     from ringdove.core.stripe import Part
     from ringdove.protocol.frames import Frame
 
@@ -29,15 +31,28 @@ if TYPE_CHECKING:
     Handler = Callable[[Broker, Frame], Coroutine[Any, Any, Reply]]
 
 
-async def _send(broker: Broker, frame: Frame) -> Reply:
+def _parcel(frame: Frame) -> tuple[str, int, Parcel]:
+    """The parcel in a frame, its queue, and the version of the settings it was made for."""
     ask: messages.Send = messages.decode(messages.Send, frame.meta)
     blocks = blocks_of(frame, len(ask.segments))
     segments = [
         Segment(block, s.producer, s.sequence, s.span, s.gaps, s.message_id)
         for block, s in zip(blocks, ask.segments, strict=True)
     ]
-    parcel = Parcel(ask.number, ask.level, segments, ask.delay_ms)
-    stripe, answers = await broker.deliver(ask.queue, ask.version, parcel)
+    return ask.queue, ask.version, Parcel(ask.number, ask.level, segments, ask.delay_ms)
+
+
+async def _send(broker: Broker, frame: Frame) -> Reply:
+    return encode_stored(*await broker.deliver(*_parcel(frame)))
+
+
+def begin_send(broker: Broker, frame: Frame) -> Begun | None:
+    """Begin a send without a coroutine; None when something has to be waited for before that."""
+    return broker.begin_to_deliver(*_parcel(frame))
+
+
+def encode_stored(stripe: StripeId, answers: Iterable[Appended | ClientError]) -> Reply:
+    """The answer to a send."""
     told: list[tuple[int, bool, messages.WireError | None]] = [
         (-1, False, messages.encode_error(answer))
         if isinstance(answer, RingdoveError)

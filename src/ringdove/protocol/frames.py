@@ -117,7 +117,8 @@ class FrameDecoder:
 
         When something is wrong behind them, `raise_failure` says so, once they are taken care of.
         """
-        self.raise_failure()
+        if self._failure is not None:
+            raise self._failure
         if self._large is None:
             return self._cut(self._scratch[:count])
         self._filled += count
@@ -155,7 +156,7 @@ class FrameDecoder:
                         self._begin_large(view[at:], total)
                         return frames
                     break
-                frames.append(_open(memoryview(bytes(view[at : at + total])), header))
+                frames.append(_open(bytes(view[at : at + total]), header))
                 at += total
         except RemoteProtocolError as error:
             self._failure = error
@@ -199,15 +200,16 @@ def _room(nbytes: int) -> memoryview:
     return memoryview(pages)
 
 
-def _open(view: memoryview, header: _Header) -> Frame:
+def _open(data: bytes | memoryview, header: _Header) -> Frame:
     """The frame in exactly these bytes, which begin with the header; its check verified."""
-    _, meta_bytes, number, verb, flags, _ = header
+    length, meta_bytes, number, verb, flags, _ = header
     meta_end = FRAME_HEADER_BYTES + meta_bytes
-    meta = view[FRAME_HEADER_BYTES:meta_end]
-    check = xxhash.xxh32_intdigest(b"".join((view[: _HEADER.size], meta)))
-    if check != _CHECK.unpack_from(view, _HEADER.size)[0]:
+    meta = data[FRAME_HEADER_BYTES:meta_end]
+    check = xxhash.xxh32_intdigest(b"".join((data[: _HEADER.size], meta)))
+    if check != _CHECK.unpack_from(data, _HEADER.size)[0]:
         raise RemoteProtocolError("A frame does not match its check: it was damaged on its way.")
-    return Frame(verb, number, flags, meta, view[meta_end:])
+    blob = memoryview(data)[meta_end:] if meta_bytes < length else b""
+    return Frame(verb, number, flags, meta, blob)
 
 
 def blocks_of(frame: Frame, count: int) -> list[Block]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ringdove import limits
 from ringdove.core.index import Index
-from ringdove.core.stripe import Stripe, find_time, parts
+from ringdove.core.stripe import Stripe, add_parts, find_time
 from ringdove.errors import ClientError, InvalidArgument, RecordConflict, StoreCorrupted
 from ringdove.stores.base import (
     Claim,
@@ -72,7 +72,7 @@ def hold(
     """
     damages: list[StoreCorrupted] = []
     runs = _hold(index, leased.runs, source, now_ms, damages)
-    dead = _hold(index, leased.dead, source, now_ms, damages)
+    dead = _hold(index, leased.dead, source, now_ms, damages) if leased.dead else []
     if damages and not runs and not dead:
         raise damages[0]
     return runs, dead
@@ -91,11 +91,12 @@ def _hold(
         held: list[Part] = []
         damaged = False
         try:
-            held.extend(parts(source, run.lo, run.hi, left))
+            add_parts(held, source, run.lo, run.hi, left)
         except StoreCorrupted as error:
             damages.append(error)
             damaged = True
-        left -= sum(part.share_bytes for part in held)
+        for part in held:
+            left -= part.share_bytes
         delivered, rest = divide(run, held, 0 if damaged else left)
         if delivered is not None:
             found.append(delivered)

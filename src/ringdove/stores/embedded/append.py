@@ -39,7 +39,9 @@ class Append:
         self.state = state
         self.segments = segments
         self.version = version
-        self.nbytes = sum(segment.block.nbytes for segment in segments)
+        self.nbytes = 0
+        for segment in segments:
+            self.nbytes += segment.block.nbytes
         self.pending = pending
         self.answers: list[Appended | ClientError] = []
 

@@ -78,9 +78,11 @@ class BlockCache:
 
     def add(self, stripe: StripeId, block: Block) -> None:
         """Remember a block by its base offset."""
+        key = (stripe, block.base)
         with self._lock:
-            self._forget((stripe, block.base))
-            self._blocks[stripe, block.base] = block
+            if key in self._blocks:
+                self._forget(key)
+            self._blocks[key] = block
             self._nbytes += block.nbytes
             while self._nbytes > self._bytes_max:
                 self._forget(next(iter(self._blocks)))
@@ -215,7 +217,8 @@ class StripeState:
         """The stripe, unless it is gone or the caller's settings are old."""
         if self.deleted:
             raise self.id.gone()
-        self.stripe.check_version(version)
+        if version and version != self.stripe.version:
+            self.stripe.check_version(version)
         return self.stripe
 
     def _fetch(self, offset: int) -> Block:

@@ -242,14 +242,11 @@ class EmbeddedStore(local.OneNode):
     ) -> Delivery:
         """See StripeStore."""
         state = self._state(stripe)
-
-        def lease() -> Delivery:
-            with self._lock:
-                return self._lease(state, subscription, want, lease_ms, spread, version)
-
+        arguments = state, subscription, want, lease_ms, spread, version
         index = state.stripe.subscriptions.get(subscription)
-        near = index is None or index.scan >= state.stripe.tail or state.in_memory(index.scan)
-        return lease() if near else await self._readers.run(lease)
+        if index is None or index.scan >= state.stripe.tail or state.in_memory(index.scan):
+            return self._lease(*arguments)
+        return await self._readers.run(partial(self._lease, *arguments))
 
     def _lease(
         self,
@@ -260,19 +257,17 @@ class EmbeddedStore(local.OneNode):
         spread: int,
         version: int,
     ) -> Delivery:
-        stripe = state.check(version)
-        now_ms = self.clock.now_ms()
-        expired = state.expire(now_ms)
-        index = stripe.leasable(subscription, now_ms)
-        leased = index.lease(want, now_ms, lease_ms, state, stripe.tail, spread)
-        if leased.runs or leased.dead or expired:
-            self._writer(state).touch(state)
-        return Delivery(
-            stripe.epoch,
-            *hold(index, leased, state, now_ms),
-            leased.more,
-            index.due_ms(now_ms, stripe.tail),
-        )
+        with self._lock:
+            stripe = state.check(version)
+            now_ms = self.clock.now_ms()
+            expired = state.expire(now_ms)
+            index = stripe.leasable(subscription, now_ms)
+            leased = index.lease(want, now_ms, lease_ms, state, stripe.tail, spread)
+            if leased.runs or leased.dead or expired:
+                self._writer(state).touch(state)
+            runs, dead = hold(index, leased, state, now_ms)
+            due_ms = index.due_ms(now_ms, stripe.tail)
+            return Delivery(stripe.epoch, runs, dead, leased.more, due_ms)
 
     async def acknowledge(
         self, stripe: StripeId, subscription: str, claims: Sequence[Claim], version: int
@@ -502,7 +497,8 @@ class EmbeddedStore(local.OneNode):
     # -- inside ---------------------------------------------------------------------------------
 
     def _state(self, stripe: StripeId) -> StripeState:
-        self._refuse_closed()
+        if self._closed or self.oversight is not None:
+            self._refuse_closed()
         state = self._states.get(stripe)
         if state is None or state.deleted:
             state = self._maybe_state(stripe)
