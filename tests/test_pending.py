@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ringdove.errors import RingdoveError, WaitTimeout
-from ringdove.pending import Pending, on_event_loop, run, start
+from ringdove.pending import Pending, on_event_loop, run, start, together
 
 #: Long enough that only a hang reaches it.
 PATIENCE_S = 60
@@ -413,3 +413,81 @@ def test_running_inside_an_event_loop_is_refused_with_the_reason():
 
     with pytest.raises((RuntimeError, RingdoveError), match="event loop"):
         asyncio.run(work())
+
+
+# -- several at once ----------------------------------------------------------------------------
+
+
+async def all_of(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:
+    return await together(coroutines)
+
+
+def test_all_begin_before_one_is_waited_for(drive: Driver):
+    pendings = [Watched() for _ in range(3)]
+    begun: list[int] = []
+
+    async def work(number: int) -> int:
+        begun.append(number)
+        result: int = await pendings[number]
+        return result
+
+    def deliver() -> None:
+        assert begun == [0, 1, 2]
+        for number in (2, 0, 1):
+            pendings[number].resolve(10 * number)
+
+    thread = deliver_when_waited(pendings[0], deliver)
+    assert drive(all_of(work(0), work(1), work(2))) == [0, 10, 20]
+    thread.join()
+
+
+def test_each_may_wait_again_and_again(drive: Driver):
+    async def work(number: int) -> list[bool]:
+        return [await Pending[None]().until(0.001) for _ in range(number)]
+
+    assert drive(all_of(*map(work, range(4)))) == [[False] * number for number in range(4)]
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_few_are_as_good_as_many(drive: Driver, count: int):
+    pendings: list[Pending[int]] = [Pending() for _ in range(count)]
+    for pending in pendings:
+        pending.resolve(7)
+    assert drive(all_of(*map(result_of, pendings))) == [7] * count
+
+
+def test_the_first_error_is_raised_and_the_others_are_ended(drive: Driver):
+    ended: list[str] = []
+
+    async def work(name: str) -> None:
+        try:
+            await Pending[None]()
+        finally:
+            ended.append(name)
+
+    async def fail() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        drive(all_of(fail(), work("one"), work("other")))
+    assert ended == ["one", "other"]
+
+
+def test_who_is_cancelled_ends_them_all():
+    ended: list[int] = []
+
+    async def work(number: int) -> None:
+        try:
+            await Pending[None]()
+        finally:
+            ended.append(number)
+
+    async def main() -> None:
+        task = asyncio.create_task(all_of(*map(work, range(3))))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert sorted(ended) == [0, 1, 2]

@@ -1,6 +1,7 @@
 """The lobby: receivers parked at a subscription are called one by one, in the order they came."""
 
 import asyncio
+import random
 import threading
 from collections.abc import Callable, Sequence
 
@@ -9,7 +10,9 @@ import pytest
 from ringdove.clock import SystemClock
 from ringdove.controllers.broker import Broker
 from ringdove.controllers.lobby import Guest, Lobby
-from ringdove.controllers.sending import Outgoing
+from ringdove.controllers.sending import Outgoing, Parcel
+from ringdove.core.block import Block
+from ringdove.core.dedup import Segment
 from ringdove.errors import QueueNotFound
 from ringdove.pending import Pending, run
 from ringdove.stores.memory import MemoryStore
@@ -52,10 +55,10 @@ class Parked:
         self.called: list[int] = []
 
     async def park(
-        self, count: int, until_ms: int | None = None, due_ms: int | None = None
+        self, count: int, until_ms: int | None = None, due_ms: int | None = None, want: int = 1
     ) -> None:
         for _ in range(count):
-            guest = self.lobby.enter()
+            guest = self.lobby.enter(want)
             number = len(self.guests)
             self.guests.append(guest)
             self.tasks.append(asyncio.create_task(self._wait(number, guest, until_ms, due_ms)))
@@ -303,7 +306,165 @@ def test_an_arrival_on_another_stripe_at_the_same_moment_calls_another_guest():
     asyncio.run(main())
 
 
+def test_what_arrives_before_the_called_one_looks_is_for_it_as_far_as_it_wants_more():
+    async def main() -> None:
+        parked = Parked(Stripes(5))
+        await parked.park(3, want=3)
+        for stripe in range(4):
+            parked.stripes.arrive(stripe)
+        await settle()
+        assert parked.called == [0, 1]  # The fourth was more than the first wants.
+        parked.stripes.arrive(4)
+        await settle()
+        assert parked.called == [0, 1, 2]  # The others have looked by now.
+
+    asyncio.run(main())
+
+
+def test_on_the_stripe_that_called_too():
+    """Nothing is announced twice there before the called one looks; afterwards it is again."""
+
+    async def main() -> None:
+        parked = Parked(Stripes(2))
+        await parked.park(2, want=10)
+        for _ in range(3):
+            parked.stripes.arrive(0)
+        await settle()
+        assert parked.called == [0]
+        parked.stripes.arrive(0)
+        await settle()
+        assert parked.called == [0, 1]
+
+    asyncio.run(main())
+
+
+def test_who_is_called_for_several_and_gives_up_calls_the_next_for_several():
+    async def main() -> None:
+        parked = Parked(Stripes(2))
+        await parked.park(3, want=2)
+        parked.stripes.arrive(0)
+        parked.stripes.arrive(1)
+        parked.tasks[0].cancel()
+        await settle()
+        assert parked.called == [1]
+        assert parked.guests[1].shared
+        await parked.end()
+
+    asyncio.run(main())
+
+
+def test_the_front_one_is_nudged_only_for_what_comes_before_it_goes_on_by_itself():
+    async def main() -> None:
+        parked = Parked(Stripes())
+        now_ms = SystemClock().now_ms()
+        await parked.park(2, until_ms=now_ms + 60_000)
+        signals = [guest.signal for guest in parked.guests]
+        parked.lobby.note_due(now_ms + 90_000)
+        await settle()
+        assert [guest.signal for guest in parked.guests] == signals
+        parked.lobby.note_due(now_ms + 30_000)
+        await settle()
+        assert parked.guests[0].signal is not signals[0]
+        assert parked.guests[0].ends_ms == now_ms + 30_000
+        assert parked.guests[1].signal is signals[1]
+        assert not parked.called
+        await parked.end()
+
+    asyncio.run(main())
+
+
+def test_who_waits_again_is_called_again():
+    async def main() -> None:
+        parked = Parked(Stripes(2))
+        await parked.park(1, want=5)
+        parked.stripes.arrive(0)
+        parked.stripes.arrive(1)
+        await settle()
+        [guest] = parked.guests
+        again = asyncio.create_task(parked.lobby.wait(guest, parked.stripes.watches, None, None))
+        await settle()
+        assert not again.done()
+        parked.stripes.arrive(1)
+        await asyncio.wait_for(again, PATIENCE_S)
+
+    asyncio.run(main())
+
+
 # -- with the dequeue controller ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("leased", [False, True])
+@pytest.mark.parametrize("turn", range(2))
+def test_who_has_enough_before_it_has_looked_everywhere_leaves_the_rest_to_others(
+    turn: int, leased: bool
+):
+    """Called once for two stripes, it may be content with what it finds on the first."""
+    opened = Opened(MemoryStore(), stripes=2)
+
+    async def main() -> None:
+        version = (await opened.broker.get_queue("q")).version
+        if leased:  # Who waits knows when that ends, and is not told of what ends later.
+            await opened.send(b"0")
+            assert await opened.receive(lease_ms=20_000) == [b"0"]
+        for _ in range(turn):  # Receives begin at each stripe in turn.
+            assert not await opened.broker.receive("q", "default", 1, 0, None)
+        receiving = [opened.receive(2), opened.receive(2)]
+        await settle()
+        parcels = [
+            Parcel(number, 0, [Segment(Block.build(bodies, sent_ms=0))])
+            for number, bodies in enumerate([[b"1", b"2"], [b"3", b"4"]])
+        ]
+        await asyncio.gather(*(opened.broker.deliver("q", version, one) for one in parcels))
+        got = await asyncio.wait_for(asyncio.gather(*receiving), PATIENCE_S)
+        assert sorted(got) == [[b"1", b"2"], [b"3", b"4"]]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_receivers_want_nothing_stays_behind(seed: int):
+    """Arrivals on many stripes are announced to few: the messages reach everybody all the same."""
+    choose = random.Random(seed)
+    stripes = choose.choice([2, 5, 9])
+    opened = Opened(MemoryStore(), stripes=stripes)
+
+    async def main() -> None:
+        version = (await opened.broker.get_queue("q")).version
+        wants = [choose.choice([1, 1, 2, 3, 10]) for _ in range(choose.randrange(1, 40))]
+        count = choose.randrange(len(wants)) + 1  # Each may answer as soon as it has one.
+        receiving = [opened.receive(want) for want in wants]
+        await settle()
+        bodies = [b"%d" % n for n in range(count)]
+        sends = []
+        while bodies:
+            few = bodies[: choose.randrange(1, 5)]
+            del bodies[: len(few)]
+            segments = [Segment(Block.build(few, sent_ms=0))]
+            sends.append(Parcel(choose.randrange(stripes), 0, segments))
+        got: list[bytes] = []
+        while sends:
+            some = choose.randrange(1, 8)
+            await asyncio.gather(
+                *(opened.broker.deliver("q", version, parcel) for parcel in sends[:some])
+            )
+            del sends[:some]
+            if choose.random() < 0.3 and len([one for one in receiving if not one.done()]) > 1:
+                # One that wants as much, behind the others, makes up for one that gives up.
+                last = max(n for n, one in enumerate(receiving) if not one.done())
+                receiving[last].cancel()
+                receiving.append(opened.receive(wants[last]))
+                wants.append(wants[last])
+        async with asyncio.timeout(PATIENCE_S):
+            while len(got) < count:
+                done = [one for one in receiving if one.done()]
+                got = [body for one in done if not one.cancelled() for body in one.result()]
+                await asyncio.sleep(0.001)
+        assert sorted(got) == sorted(b"%d" % n for n in range(count))
+        for one in receiving:
+            one.cancel()
+        await asyncio.gather(*receiving, return_exceptions=True)
+
+    asyncio.run(main())
 
 
 class Opened:
@@ -318,7 +479,8 @@ class Opened:
 
     def receive(self, max: int = 1, lease_ms: int | None = None) -> "asyncio.Task[list[bytes]]":
         async def receive() -> list[bytes]:
-            found = await self.broker.receive("q", "default", max, PATIENCE_S, lease_ms)
+            # Longer than any test waits: at the end of its time, everybody looks once more.
+            found = await self.broker.receive("q", "default", max, 10 * PATIENCE_S, lease_ms)
             return [body for one in found for b in one.delivered.blocks for body in b.bodies()]
 
         return asyncio.create_task(receive())

@@ -2,7 +2,7 @@
 
 Ten senders send single messages of 1 KB to a queue of ten stripes, each at a steady pace and one at
 a time, so an overloaded server slows them down. Ten back ends issue receives at Poisson times with
-rate lambda, at most two outstanding each, and acknowledge what they get. All speak the native
+rate lambda, up to a number outstanding each, and acknowledge what they get. All speak the native
 protocol; server, senders and back ends are three processes.
 
 Three modes:
@@ -16,7 +16,8 @@ Three modes:
 
 The document does not give the send rate, nor how many requests a back end has outstanding. 100/s
 from each sender and two requests show the effect: the server could carry that if it made no visits
-in vain, and cannot with them.
+in vain, and cannot with them. Mode plain sends as much as the server takes, and has four requests
+outstanding: with two, the back ends wait for answers most of the time, whatever lambda is.
 """
 
 from __future__ import annotations
@@ -63,10 +64,11 @@ PAUSES_MS = (50, 100, 200, 500, 1_000, 2_000, 5_000)
 #: The store's costs as a share of table I's; 0 for those that it has by itself.
 COST_SCALES = {"injected": 0.1, "light": 0.01, "plain": 0.0}
 #: Messages per second that each sender sends at most.
-SEND_RATES = {"injected": 100, "light": 100, "plain": 300}
+SEND_RATES = {"injected": 100, "light": 100, "plain": 1_000}
+#: Receives that each back end has outstanding at most.
+OUTSTANDING_MAX = {"injected": 2, "light": 2, "plain": 4}
 
 _STRIPES = _SENDERS = _BACK_ENDS = 10
-_OUTSTANDING_MAX = 2
 _NMAX = 100
 _PAUSE_MS = 100
 _WAIT_S = 30
@@ -128,7 +130,8 @@ def _cell(
 ) -> dict[str, Any]:
     """One method at one lambda on a fresh server."""
     # At first every receiver may visit every stripe in vain.
-    first_s = _BACK_ENDS * _OUTSTANDING_MAX * _STRIPES * _VISIT_S * COST_SCALES[mode]
+    outstanding = OUTSTANDING_MAX[mode]
+    first_s = _BACK_ENDS * outstanding * _STRIPES * _VISIT_S * COST_SCALES[mode]
     warm_s = max(0.5, 1.5 * pause_ms / 1_000, 1.25 * first_s)
     server = Worker(__name__, "serve", data=str(data), scale=COST_SCALES[mode])
     workers = [server]
@@ -146,7 +149,9 @@ def _cell(
                 dequeue_pause_ms=pause_ms,
             )
             spell = {"url": url, "warm_s": warm_s, "seconds": seconds}
-            back_ends = Worker(__name__, "receive", rate_per_s=rate, **spell)
+            back_ends = Worker(
+                __name__, "receive", rate_per_s=rate, outstanding=outstanding, **spell
+            )
             workers.append(back_ends)
             senders = Worker(__name__, "send", rate_per_s=SEND_RATES[mode], **spell)
             workers.append(senders)
@@ -350,8 +355,9 @@ async def _send(url: str, rate_per_s: float, warm_s: float, seconds: float) -> d
 class BackEnd:
     """Issues receives at Poisson times, without waiting for earlier ones, up to a number."""
 
-    def __init__(self, connection: aio.Connection, seed: int) -> None:
+    def __init__(self, connection: aio.Connection, seed: int, outstanding_max: int) -> None:
         self._connection = connection
+        self._outstanding_max = outstanding_max
         self._queue = connection.queue(_QUEUE)
         self._gaps = random.Random(seed)
         self._outstanding: set[asyncio.Task[None]] = set()
@@ -368,7 +374,7 @@ class BackEnd:
             ahead_s = due_s - time.time()
             if ahead_s > 0:
                 await asyncio.sleep(ahead_s)
-            if len(self._outstanding) < _OUTSTANDING_MAX:
+            if len(self._outstanding) < self._outstanding_max:
                 self.asked.append(due_s)
                 task = asyncio.create_task(self._receive())
                 self._outstanding.add(task)
@@ -393,15 +399,20 @@ class BackEnd:
             self.failed += 1
 
 
-def receive(url: str, rate_per_s: float, warm_s: float, seconds: float) -> dict[str, Any]:
+def receive(
+    url: str, rate_per_s: float, outstanding: int, warm_s: float, seconds: float
+) -> dict[str, Any]:
     """Receive with all back ends."""
-    counts: dict[str, Any] = run_loop(_receive(url, rate_per_s, warm_s, seconds))
+    counts: dict[str, Any] = run_loop(_receive(url, rate_per_s, outstanding, warm_s, seconds))
     return counts
 
 
-async def _receive(url: str, rate_per_s: float, warm_s: float, seconds: float) -> dict[str, Any]:
+async def _receive(
+    url: str, rate_per_s: float, outstanding: int, warm_s: float, seconds: float
+) -> dict[str, Any]:
     back_ends = [
-        BackEnd(await aio.connect(url, **_PATIENCE).open(), seed) for seed in range(_BACK_ENDS)
+        BackEnd(await aio.connect(url, **_PATIENCE).open(), seed, outstanding)
+        for seed in range(_BACK_ENDS)
     ]
     began_s = await asyncio.to_thread(wait_for_go)
     cpu_s = time.process_time()

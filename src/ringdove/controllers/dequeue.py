@@ -157,7 +157,7 @@ class Dequeuer:
             visit.leave(interrupted=interrupted)
         visit.raise_unreached()
         if call.found:
-            self._pass_on(visit, call)
+            self._pass_on(visit, enough=call.found >= want)
             self._note(info.id, visit.found)
         self._pace.learn(info, subscription, found=call.found > 0)
         return visit.found
@@ -265,20 +265,21 @@ class Dequeuer:
             lobby = self._lobbies.setdefault(key, lobby)
         return lobby
 
-    def _pass_on(self, visit: _Visit, call: DequeueCall) -> None:
-        """Tell those who wait what a successful receive has left for them."""
-        info = visit.info
+    def _pass_on(self, visit: _Visit, *, enough: bool) -> None:
+        """Tell those who wait what a successful receive has left for them.
+
+        One that was called for several arrivals, and had enough, has not looked everywhere.
+        """
+        info, due_ms = visit.info, visit.due_ms
         lobby = self._lobbies.get((info.id, visit.subscription, info.version))
         if lobby is None:
             return
-        due_ms = visit.due_ms
-        shared = visit.guest is not None and visit.guest.shared
-        if shared and call.found >= call.want:  # There may be stripes that it has not visited.
+        if visit.shared and enough:
             lobby.call_next(shared=True)
         elif due_ms is None:
             return
         elif due_ms <= self._store.clock.now_ms():
-            lobby.call_next(shared=shared)
+            lobby.call_next(shared=visit.shared)
         else:
             lobby.note_due(due_ms)
 
@@ -451,7 +452,7 @@ class _Visit:
         self.info = info
         self.subscription = subscription
         #: The receiver's place, once it has waited.
-        self.guest: Guest | None = None
+        self._guest: Guest | None = None
         self._lobby: Lobby | None = None
         settings = info.settings
         #: Whether stripes where nothing is left are remembered: not, where a rate may be why.
@@ -469,15 +470,20 @@ class _Visit:
 
     def enter(self, lobby_of: Callable[[QueueInfo, str], Lobby]) -> tuple[Lobby, Guest]:
         """The receiver's place among those who wait; the same one each time."""
-        if self._lobby is None or self.guest is None:
+        if self._lobby is None or self._guest is None:
             self._lobby = lobby_of(self.info, self.subscription)
-            self.guest = self._lobby.enter(self._want)
-        return self._lobby, self.guest
+            self._guest = self._lobby.enter(self._want)
+        return self._lobby, self._guest
+
+    @property
+    def shared(self) -> bool:
+        """Whether the receiver was called for several arrivals."""
+        return self._guest is not None and self._guest.shared
 
     def leave(self, *, interrupted: bool) -> None:
         """Give that place up, if there is one."""
-        if self._lobby is not None and self.guest is not None:
-            self._lobby.leave(self.guest, interrupted=interrupted)
+        if self._lobby is not None and self._guest is not None:
+            self._lobby.leave(self._guest, interrupted=interrupted)
 
     def raise_unreached(self) -> None:
         """Raise why no node could be asked, if none could."""

@@ -28,16 +28,18 @@ if TYPE_CHECKING:
 class Guest:
     """A receiver in a lobby."""
 
-    __slots__ = ("called", "room", "shared", "signal", "want")
+    __slots__ = ("called", "ends_ms", "room", "shared", "signal", "want")
 
     def __init__(self, want: int) -> None:
         self.want = want
         #: Called, and at work on what there may be.
         self.called = True
-        #: For how many arrivals more it may be called before it looks, and whether it was called
-        #: for several: then it must have looked everywhere, or call the next.
+        #: How many more arrivals are for it before it looks; and whether it was called for several:
+        #: if it has enough before it has looked everywhere, it calls the next.
         self.room = 0
         self.shared = False
+        #: When it goes on by itself, if ever.
+        self.ends_ms: int | None = None
         #: What a guest that is not at work waits for.
         self.signal: Pending[None] | None = None
 
@@ -87,9 +89,7 @@ class Lobby:
             signal = guest.signal = Pending[None]()  # First: who changes what follows, nudges then.
             if guest.called or _any_done(seen):
                 break
-            end_ms = self._due_for(guest)
-            if until_ms is not None and (end_ms is None or until_ms < end_ms):
-                end_ms = until_ms
+            end_ms = self._plan(guest, until_ms)
             timeout_s = None if end_ms is None else (end_ms - self._clock.now_ms()) / 1000
             if timeout_s is not None and timeout_s <= 0:
                 break
@@ -109,11 +109,10 @@ class Lobby:
             self._guests.pop(guest, None)
             if self._called is guest:
                 self._called = None
-            front = next(iter(self._guests), None)
-            due = self._due_ms is not None
+            front = self._late_front()
         if interrupted and guest.called:
             self.call_next(shared=guest.shared)
-        if front is not None and due:
+        if front is not None:
             _nudge(front)
 
     def note_due(self, due_ms: int | None) -> None:
@@ -122,7 +121,7 @@ class Lobby:
             return
         self._due_ms = due_ms
         with self._lock:
-            front = next(iter(self._guests), None)
+            front = self._late_front()
         if front is not None:
             _nudge(front)
 
@@ -140,9 +139,21 @@ class Lobby:
                 return
         _nudge(guest)
 
-    def _due_for(self, guest: Guest) -> int | None:
+    def _plan(self, guest: Guest, until_ms: int | None) -> int | None:
+        """Until when a guest waits: the front one not beyond what becomes deliverable."""
         with self._lock:
-            return self._due_ms if next(iter(self._guests), None) is guest else None
+            front = next(iter(self._guests), None) is guest
+            due_ms = self._due_ms if front else None
+            early = due_ms is not None and (until_ms is None or due_ms < until_ms)
+            guest.ends_ms = due_ms if early else until_ms
+            return guest.ends_ms
+
+    def _late_front(self) -> Guest | None:
+        """The front guest, if it would go on too late for what becomes deliverable."""
+        front = next(iter(self._guests), None)
+        if front is None or self._due_ms is None:
+            return None
+        return front if front.ends_ms is None or self._due_ms < front.ends_ms else None
 
     def _arm(self) -> None:
         """Have arrivals announced: wherever there was one, the next."""
