@@ -197,7 +197,8 @@ def _wait(pending: Pending[Any], timeout_s: float | None) -> Generator[Any, Any,
     try:
         yield from future
     finally:
-        pending.forget(delivered)
+        if not pending.done:
+            pending.forget(delivered)
         if timer is not None:
             timer.cancel()
 

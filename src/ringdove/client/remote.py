@@ -195,8 +195,12 @@ class RemoteBackend:
         """See Backend."""
         return self._remember(await self._get(messages.WireInfo, Verb.GET, check_name(name)))
 
-    async def get(self, name: str) -> QueueInfo:
+    def known(self, name: str) -> QueueInfo | None:
         """The queue as it was when last looked at, for packing messages."""
+        return self._known.get(name)
+
+    async def get(self, name: str) -> QueueInfo:
+        """`known`, or looked up."""
         return self._known.get(name) or await self.get_queue(name)
 
     async def refresh(self, name: str) -> QueueInfo:
@@ -271,7 +275,7 @@ class RemoteBackend:
         if outgoing.producer is not None or outgoing.ids is not None:
             return await self._sender.send(queue, outgoing)
         for attempt in range(1, _SEQUENCE_ATTEMPTS + 1):
-            info = await self.get(queue)
+            info = self._known.get(queue) or await self.get_queue(queue)
             if not info.settings.exactly_once:
                 return await self._sender.send(queue, outgoing)
             last = attempt == _SEQUENCE_ATTEMPTS

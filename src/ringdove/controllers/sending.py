@@ -154,6 +154,10 @@ Delivered = tuple[StripeId, list[Appended | ClientError]]
 class Queues(Protocol):
     """Where a sender looks up queues."""
 
+    def known(self, name: str) -> QueueInfo | None:
+        """The queue, if it was looked up before."""
+        ...
+
     async def get(self, name: str) -> QueueInfo:
         """The queue, or QueueNotFound."""
         ...
@@ -186,7 +190,8 @@ class Sender:
         if outgoing.producer is not None and outgoing.sequences is None:
             outgoing = outgoing._replace(sequences={})
         try:
-            return await self._send(await self._queues.get(queue), outgoing)
+            info = self._queues.known(queue) or await self._queues.get(queue)
+            return await self._send(info, outgoing)
         except (SettingsStale, QueueNotFound):
             info = await self._queues.refresh(queue)
         return await self._send(info, outgoing)
@@ -356,9 +361,10 @@ def admit(info: QueueInfo, outgoing: Outgoing) -> None:
 def _admit_columns(outgoing: Outgoing) -> None:
     if outgoing.keys is not None and max(map(len, outgoing.keys)) > limits.KEY_BYTES_MAX:
         raise MessageTooLarge(f"A key has at most {limits.KEY_BYTES_MAX} bytes.")
-    # Many messages may share the same attributes.
-    for attributes in {id(one): one for one in outgoing.attributes or () if one}.values():
-        _admit_attributes(attributes)
+    if outgoing.attributes is not None:
+        # Many messages may share the same attributes.
+        for attributes in {id(one): one for one in outgoing.attributes if one}.values():
+            _admit_attributes(attributes)
     for message_id in outgoing.ids or ():
         if message_id is not None and not 0 < len(message_id) <= limits.MESSAGE_ID_BYTES_MAX:
             raise InvalidArgument(

@@ -259,13 +259,14 @@ class Block:
                 codec, packed = 0, raw
             variable = [packed]
         scratch = bytearray().join([_NO_HEADER, *fixed, *variable])
+        fixed_bytes = HEADER_BYTES + sum(map(len, fixed))
         if not codec:
-            raw_bytes = len(scratch) - HEADER_BYTES - sum(map(len, fixed))
-        if raw_bytes != sum(map(len, variable)) and not codec:
-            raise LocalProtocolError(
-                "A body's buffer has other items than bytes, or other lengths."
-            )
-        opened_bytes = HEADER_BYTES + sum(map(len, fixed)) + raw_bytes
+            raw_bytes = len(scratch) - fixed_bytes
+            if raw_bytes != sum(map(len, variable)):
+                raise LocalProtocolError(
+                    "A body's buffer has other items than bytes, or other lengths."
+                )
+        opened_bytes = fixed_bytes + raw_bytes
         if opened_bytes > limits.BLOCK_BYTES_MAX:
             raise LocalProtocolError(
                 f"A block holds at most {limits.BLOCK_BYTES_MAX} bytes, "
@@ -552,13 +553,17 @@ def _check_build(
     compression: str,
 ) -> None:
     """Refuse what the format cannot hold."""
-    times = [sent_ms] if isinstance(sent_ms, int) else sent_ms
-    for name, column in (("keys", keys), ("attributes", attributes)):
-        if column is not None and len(column) != count:
-            raise LocalProtocolError(f"{len(column)} {name} do not fit {count} bodies.")
-    if not isinstance(sent_ms, int) and len(times) != count:
-        raise LocalProtocolError(f"{len(times)} send times do not fit {count} bodies.")
-    if min(times) < 0 or max(times) > _TIME_MS_MAX or not 0 <= not_before_ms <= _TIME_MS_MAX:
+    if keys is not None and len(keys) != count:
+        raise LocalProtocolError(f"{len(keys)} keys do not fit {count} bodies.")
+    if attributes is not None and len(attributes) != count:
+        raise LocalProtocolError(f"{len(attributes)} attributes do not fit {count} bodies.")
+    if isinstance(sent_ms, int):
+        first_ms = last_ms = sent_ms
+    elif len(sent_ms) == count:
+        first_ms, last_ms = min(sent_ms), max(sent_ms)
+    else:
+        raise LocalProtocolError(f"{len(sent_ms)} send times do not fit {count} bodies.")
+    if first_ms < 0 or last_ms > _TIME_MS_MAX or not 0 <= not_before_ms <= _TIME_MS_MAX:
         raise LocalProtocolError("Times are milliseconds since 1970, from 0 to 2^63 - 1.")
     if not 0 <= priority <= limits.PRIORITY_MAX:
         raise LocalProtocolError(f"Priority {priority} is not 0 to {limits.PRIORITY_MAX}.")
