@@ -48,6 +48,7 @@ from ringdove.stores.embedded import EmbeddedStore
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ringdove.controllers.broker import QueueStats
     from ringdove.core.dedup import Appended, Segment
     from ringdove.core.settings import Dequeue
     from ringdove.errors import ClientError
@@ -170,14 +171,27 @@ def _cell(
     finally:
         for worker in workers:
             worker.end()
-    stored = sum(stripe.tail for stripe in stats.stripes.values())
-    done = stored - sum(stats.subscriptions["default"])
-    visits = served["hits"] + served["misses"]
     return {
         "mode": mode,
         "method": method,
         "pause_ms": pause_ms if method in ("retry", "monitor") else None,
         "lambda_per_s": rate,
+        **_figures(sent, received, served, stats, seconds),
+    }
+
+
+def _figures(
+    sent: dict[str, Any],
+    received: dict[str, Any],
+    served: dict[str, Any],
+    stats: QueueStats,
+    seconds: float,
+) -> dict[str, Any]:
+    """What senders, back ends and server have counted, as a row of the table."""
+    stored = sum(stripe.tail for stripe in stats.stripes.values())
+    done = stored - sum(stats.subscriptions["default"])
+    visits = served["hits"] + served["misses"]
+    return {
         "sent_per_s": round(sent["in_window"] / seconds, 1),
         "delivered_per_s": round(received["in_window"] / seconds, 1),
         # A rate from a handful of messages says little.

@@ -143,10 +143,10 @@ class Connection(AsyncClosable):
         return backend
 
     async def close(self) -> None:
-        """Finish what was accepted, and close. Idempotent."""
-        backend, self._backend = self._backend, None
-        if backend is not None:
-            await backend.close()
+        """Finish what was accepted, and close. Idempotent; after Ctrl-C it goes on where it was."""
+        if self._backend is not None:
+            await self._backend.close()
+            self._backend = None
 
     def __await__(self) -> Generator[Any, Any, Self]:
         return self.open().__await__()

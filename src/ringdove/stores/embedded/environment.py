@@ -249,6 +249,7 @@ class Environment:
         self._open()
 
     def _open(self) -> None:
+        self._closed = False
         synced = self.durability == "disk"
         data = self.path / "data.mdb"
         if not data.is_file() or not data.stat().st_size:
@@ -318,10 +319,13 @@ class Environment:
         shutil.rmtree(old)
 
     def close(self) -> None:
-        """Sync whatever was not, and close."""
+        """Sync whatever was not, and close. Idempotent."""
+        if self._closed:
+            return
         try:
             self.lmdb.sync(True)  # noqa: FBT003  py-lmdb takes no keyword
         finally:
+            self._closed = True
             self.lmdb.close()
 
 

@@ -86,7 +86,9 @@ class EmbeddedStore(local.OneNode):
         self._evicted: WeakValueDictionary[StripeId, StripeState] = WeakValueDictionary()
         #: Stripes loaded at which to look again for some to drop, if there are very many.
         self._crowd = 0
-        self._closed = False
+        #: Whether nothing is taken any more, and whether the directory was let go.
+        self._closed = self._released = False
+        self._closing = threading.Lock()
         #: Set where somebody else may take over: asked before every operation.
         self.oversight: Oversight | None = None
         self._shipping: Shipping | None = None
@@ -134,17 +136,22 @@ class EmbeddedStore(local.OneNode):
         self.clock.advance_to(at_ms)
 
     async def close(self) -> None:
-        """Commit everything accepted, then let go of the directory."""
+        """Commit everything accepted, then let go of the directory.
+
+        Where that is interrupted, closing once more goes on with it.
+        """
         with self._lock:
-            if self._closed:
-                return
             self._closed = True
-        for writer in self._writers.values():
-            writer.close()
-        self._readers.close()
-        for writer in self._writers.values():
-            writer.env.close()
-        self._directory.close(clean=True)
+        with self._closing:
+            if self._released:
+                return
+            for writer in self._writers.values():
+                writer.close()
+            self._readers.close()
+            for writer in self._writers.values():
+                writer.env.close()
+            self._directory.close(clean=True)
+            self._released = True
 
     # -- stripes --------------------------------------------------------------------------------
 
