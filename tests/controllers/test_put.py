@@ -85,6 +85,12 @@ def test_stripes_are_chosen_as_by_any_send(broker, order):
     assert len(set(numbers)) == (1 if order == "key" else 4)
 
 
+def test_queues_that_take_turns_use_all_their_stripes(broker):
+    infos = [asyncio.run(broker.create_queue(name, {"stripes": 4})) for name in ("a", "b")]
+    placed = [put_all(broker, infos[n % 2], [(b"x",)])[0][0] for n in range(16)]
+    assert len(set(placed)) == 8
+
+
 def test_a_stripe_that_rests_is_not_chosen_for_the_company_that_waits_there(broker):
     async def work():
         info = await broker.create_queue("q", {"stripes": 4})

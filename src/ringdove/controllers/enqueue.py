@@ -51,7 +51,7 @@ class Enqueuer:
         self.store = store
         self._catalog = catalog
         self._tallies = tallies
-        #: Counts the choices of a stripe; and the last one, by queue and level.
+        #: Counts the choices of a stripe, for where to begin; and the last one, by queue and level.
         self._turn = 0
         self._chosen: dict[tuple[int, int], StripeId] = {}
         #: Seconds after which a node counts as slow, and a send that may go elsewhere does.
@@ -168,7 +168,8 @@ class Enqueuer:
         ):
             return gathering.stripe
         self._turn += 1
-        stripe = StripeId(info.id, self._turn % info.settings.stripes, level)
+        number = self._turn if last is None else last.number + 1
+        stripe = StripeId(info.id, number % info.settings.stripes, level)
         if len(self._chosen) >= limits.SETTINGS_CACHE_MAX:
             self._chosen.clear()
         self._chosen[info.id, level] = stripe
