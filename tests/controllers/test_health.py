@@ -118,6 +118,24 @@ def test_sends_go_round(broker, store):
     assert sorted(send(broker, 8)) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
+def test_a_slow_node_does_not_draw_more_sends_than_the_others(broker, store):
+    store.silent.add(2)
+    broker.enqueuer.slowdown_s = 30
+
+    async def work():
+        await broker.create_queue("q", {"stripes": 4})
+        sends = []
+        for _ in range(40):
+            sends.append(asyncio.create_task(broker.send("q", Outgoing([b"x"]))))
+            await asyncio.sleep(0.001)
+        late = [send for send in sends if not send.done()]
+        store.answer_all()
+        await asyncio.gather(*sends)
+        return len(late)
+
+    assert asyncio.run(work()) == 10
+
+
 @pytest.mark.parametrize("trouble", ["silent", "broken"])
 def test_a_send_goes_elsewhere_and_the_node_is_left_alone(broker, store, trouble):
     getattr(store, trouble).add(2)

@@ -432,3 +432,63 @@ def test_a_large_send_does_not_overtake_small_ones_if_order_is_kept():
         assert [answer[0].offset for answer in answers] == [0, 1, 2, 103]
 
     asyncio.run(main())
+
+
+class Interrupted(list[Any]):
+    """What waits; another thread submits it just when one more is added."""
+
+    def __init__(self, gathering: Any) -> None:
+        super().__init__(gathering.waiting)
+        self._gathering = gathering
+
+    def append(self, single: Any) -> None:
+        self._gathering.submit()
+        super().append(single)
+
+
+def test_what_is_added_while_another_thread_submits_is_stored_before_it_is_answered():
+    store, broker = gated()
+    put = broker.enqueuer.put
+
+    async def main() -> None:
+        info = await broker.get_queue("q")
+        stripe, first = put(info, b"a")
+        gathering = broker.enqueuer._gatherings[stripe]
+        gathering.waiting = Interrupted(gathering)
+        _, second = put(info, b"b")
+        store.let_one_through()
+        assert (first.done, second.done) == (True, False)
+        store.let_one_through()
+        assert [pending.result()[0].base for pending in (first, second)] == [0, 1]
+        assert await stored(broker) == [b"a", b"b"]
+
+    asyncio.run(main())
+
+
+class KickedStore(GatedStore):
+    """A store that does of its appends only those that it was told to begin."""
+
+    def submit_append(self, stripe: Any, segments: Sequence[Any], version: int) -> Pending[Any]:
+        pending = super().submit_append(stripe, segments, version)
+        gate = self.gates.pop()
+        pending.kick = lambda _inline: self.gates.append(gate)
+        return pending
+
+
+def test_what_another_thread_submits_at_the_end_of_an_append_is_begun():
+    store = KickedStore()
+    broker = Broker(store, seed=1)
+
+    async def main() -> None:
+        info = await broker.create_queue("q", {"durability": "memory"})
+        _, first = broker.enqueuer.put(info, b"a")
+        first.start()
+        _, second = broker.enqueuer.put(info, b"b")
+        second.start()
+        # As a runner does that has the first in its list, which is answered meanwhile.
+        first.when_done(first.prepare)
+        store.let_one_through()
+        store.let_one_through()
+        assert second.result()[0].base == 1
+
+    asyncio.run(main())

@@ -85,6 +85,28 @@ def test_stripes_are_chosen_as_by_any_send(broker, order):
     assert len(set(numbers)) == (1 if order == "key" else 4)
 
 
+def test_queues_that_take_turns_use_all_their_stripes(broker):
+    infos = [asyncio.run(broker.create_queue(name, {"stripes": 4})) for name in ("a", "b")]
+    placed = [put_all(broker, infos[n % 2], [(b"x",)])[0][0] for n in range(16)]
+    assert len(set(placed)) == 8
+
+
+def test_a_stripe_that_rests_is_not_chosen_for_the_company_that_waits_there(broker):
+    async def work():
+        info = await broker.create_queue("q", {"stripes": 4})
+        while (first := broker.enqueuer.put(info, b"old"))[0].number < 2:
+            await first[1]
+        for run in await broker.receive("q", "default", 100, 0, None):
+            await broker.acknowledge([run.receipt])
+        fewer = await broker.change_queue("q", {"stripes": 2})
+        await broker.enqueuer.put(fewer, b"new")[1]
+        with pytest.raises(SettingsStale):
+            await first[1]
+
+    asyncio.run(work())
+    assert received(broker, "q") == [(b"new", b"", {})]
+
+
 def test_what_is_large_or_delayed_goes_the_usual_way(broker):
     info = asyncio.run(broker.create_queue("q", {}))
     assert broker.enqueuer.put(info, bytes(100_000)) is None

@@ -51,7 +51,7 @@ class Enqueuer:
         self.store = store
         self._catalog = catalog
         self._tallies = tallies
-        #: Counts the choices of a stripe; and the last one, by queue and level.
+        #: Counts the choices of a stripe, for where to begin; and the last one, by queue and level.
         self._turn = 0
         self._chosen: dict[tuple[int, int], StripeId] = {}
         #: Seconds after which a node counts as slow, and a send that may go elsewhere does.
@@ -154,13 +154,22 @@ class Enqueuer:
         return StripeId(info.id, parcel.number, parcel.level)
 
     def _any_stripe(self, info: QueueInfo, level: int) -> StripeId:
-        """Each stripe in turn; but where sends wait for company, so that they become one block."""
+        """Each stripe in turn; but where sends wait for company, so that they become one block.
+
+        Where each stripe may have its own node, not behind an append: the slowest would get most.
+        """
         last = self._chosen.get((info.id, level))
         gathering = self._gatherings.get(last) if last is not None else None
-        if gathering is not None and 0 < len(gathering.waiting) < limits.JOIN_MESSAGES_MAX:
+        if (
+            gathering is not None
+            and 0 < len(gathering.waiting) < limits.JOIN_MESSAGES_MAX
+            and gathering.stripe.number < info.settings.stripes
+            and (gathering.under_way is None or self.store.node_of(gathering.stripe) is None)
+        ):
             return gathering.stripe
         self._turn += 1
-        stripe = StripeId(info.id, self._turn % info.settings.stripes, level)
+        number = self._turn if last is None else last.number + 1
+        stripe = StripeId(info.id, number % info.settings.stripes, level)
         if len(self._chosen) >= limits.SETTINGS_CACHE_MAX:
             self._chosen.clear()
         self._chosen[info.id, level] = stripe
@@ -475,17 +484,15 @@ class _Gathering:
             answers = iter(pending.result())
             for share in _shares(batch):
                 _answer(share, answers)
-        if self.waiting:
+        if self.waiting or self._unbegun:
             self.flush()
-        else:
-            self._enqueuer.forget(self)
+        self._enqueuer.forget(self)
 
     def _take(self) -> list[_Single]:
         """What may go in one append; the rest waits for the next."""
-        batch: list[_Single] = []
         if len(self.waiting) == 1:
-            batch, self.waiting = self.waiting, batch
-            return batch
+            return [self.waiting.pop(0)]  # The list stays: other threads add to it meanwhile.
+        batch: list[_Single] = []
         count = nbytes = 0
         for single in self.waiting:
             count += single.content.count
