@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from ringdove.clock import SystemClock
+from ringdove.clock import ManualClock, SystemClock
 from ringdove.controllers.broker import Broker
-from ringdove.controllers.lobby import Guest, Lobby
+from ringdove.controllers.lobby import Guest, Lobbies, Lobby
 from ringdove.controllers.sending import Outgoing, Parcel
 from ringdove.core.block import Block
 from ringdove.core.dedup import Segment
@@ -390,6 +390,45 @@ def test_who_waits_again_is_called_again():
     asyncio.run(main())
 
 
+class Noisy(Pending[None]):
+    """A watch; while it is asked to announce an arrival, another thread does something."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        super().__init__()
+        self.meanwhile = meanwhile
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        super().when_done(callback)
+        self.meanwhile()
+
+
+def test_what_arrives_just_before_the_called_one_looks_is_not_the_last_that_is_announced():
+    async def main() -> None:
+        parked = Parked(Stripes(2))
+        await parked.park(2, want=10)
+        parked.stripes.arrive(0)
+        parked.stripes.watches[0] = Noisy(lambda: parked.stripes.arrive(1))
+        await settle()
+        assert 0 in parked.called
+        parked.stripes.arrive(1)
+        await settle()
+        called = sorted(parked.called)
+        await parked.end()
+        assert called == [0, 1]
+
+    asyncio.run(main())
+
+
+def test_lobbies_where_nobody_waits_leave_nothing_behind():
+    stripes = Stripes(3)
+    lobbies = Lobbies(SystemClock())
+    for turn in range(20):
+        lobby, guest = lobbies.enter(turn % 2, 1, stripes)
+        run(lobby.wait(guest, [], SystemClock().now_ms() + 1, None))
+        lobby.leave(guest, interrupted=False)
+    assert [len(watch._callbacks) for watch in stripes.watches] == [1, 1, 1]
+
+
 # -- with the dequeue controller ----------------------------------------------------------------
 
 
@@ -537,6 +576,75 @@ def test_who_waits_gets_it_also_when_the_other_went_on_to_an_empty_stripe():
             assert await asyncio.wait_for(first, PATIENCE_S) == [b"x"]
             assert await asyncio.wait_for(second, 1) == [b"x"]
             await opened.broker.purge_queue("q")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("want", [1, 5])
+def test_what_becomes_due_on_several_stripes_reaches_everybody(want: int):
+    """Who takes the first must not let the others forget when there is a second."""
+    opened = Opened(MemoryStore(), stripes=3)
+
+    async def main() -> None:
+        version = (await opened.broker.get_queue("q")).version
+        for number in range(3):
+            segments = [Segment(Block.build([b"%d" % number], sent_ms=0))]
+            parcel = Parcel(number, 0, segments, 50 * (number + 1))
+            await opened.broker.deliver("q", version, parcel)
+        assert not await opened.broker.receive("q", "default", 1, 0, None)
+        receiving = [opened.receive(want) for _ in range(3)]
+        found = await asyncio.wait_for(asyncio.gather(*receiving), PATIENCE_S)
+        assert found == [[b"0"], [b"1"], [b"2"]]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("turn", range(2))
+def test_what_arrives_when_something_else_becomes_due_reaches_another(turn: int):
+    """The front one is called for one stripe and finds enough on the other."""
+    clock = ManualClock()
+    opened = Opened(MemoryStore(clock), stripes=2)
+
+    async def main() -> None:
+        version = (await opened.broker.get_queue("q")).version
+        for _ in range(turn):  # Receives begin at each stripe in turn.
+            assert not await opened.broker.receive("q", "default", 1, 0, None)
+        parcels = [
+            Parcel(number, 0, [Segment(Block.build([b"%d" % number], sent_ms=0))], delay_ms)
+            for number, delay_ms in enumerate([5_000, None])
+        ]
+        await opened.broker.deliver("q", version, parcels[0])
+        receiving = [opened.receive(lease_ms=3_600_000) for _ in range(2)]
+        await settle()
+        clock.sleep_ms(5_000)
+        await opened.broker.deliver("q", version, parcels[1])
+        found = await asyncio.wait_for(asyncio.gather(*receiving), 4)
+        assert sorted(found) == [[b"0"], [b"1"]]
+
+    asyncio.run(main())
+
+
+def test_who_answers_with_nothing_tells_when_there_is_more():
+    """A lease ends in the moment in which the front one's time is up; it has been acknowledged."""
+    opened = Opened(MemoryStore(), stripes=2)
+
+    async def main() -> None:
+        broker = opened.broker
+        info = await broker.get_queue("q")
+        for number in range(2):
+            segments = [Segment(Block.build([b"%d" % number], sent_ms=0))]
+            await broker.deliver("q", info.version, Parcel(number, 0, segments))
+        leased = await broker.receive("q", "default", 1, 0, 100)
+        leased += await broker.receive("q", "default", 1, 0, 200)
+        front = asyncio.create_task(
+            broker.dequeuer._receive(info, "default", 1, leased[0].until_ms, None)
+        )
+        await settle()
+        behind = opened.receive()
+        await settle()
+        await broker.acknowledge([leased[0].receipt])
+        assert await asyncio.wait_for(front, PATIENCE_S) == []
+        assert await asyncio.wait_for(behind, 5) != []
 
     asyncio.run(main())
 
