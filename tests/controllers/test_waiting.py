@@ -143,6 +143,25 @@ def test_a_deleted_queue_ends_every_wait():
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("max", [1, 100])
+def test_who_waits_goes_on_however_often_the_settings_change(max: int):
+    opened = Opened(MemoryStore(), stripes=3)
+
+    async def main() -> None:
+        waiting = [opened.receive(max) for _ in range(5)]
+        for turn in range(4):
+            await settle()
+            await opened.broker.change_queue("q", {"keep_done_ms": 1_000 * (turn + 1)})
+        await settle()
+        for turn in range(5):
+            await opened.send(b"%d" % turn)
+            await settle()
+        found = await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE_S)
+        assert sorted(found) == [[b"%d" % turn] for turn in range(5)]
+
+    asyncio.run(main())
+
+
 def test_who_waits_gets_what_another_has_not_finished_in_time():
     opened = Opened(MemoryStore(), stripes=1)
 

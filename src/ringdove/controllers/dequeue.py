@@ -111,15 +111,17 @@ class Dequeuer:
         deadline_ms = None if wait_s is None else now_ms + int(wait_s * 1000)
 
         info = self._catalog.known(queue) or await self._catalog.get(queue)
-        try:
-            return await self._receive(info, subscription, max, deadline_ms, lease_ms)
-        except (SettingsStale, QueueNotFound):
-            info = await self._catalog.refresh(queue)
-        try:
-            return await self._receive(info, subscription, max, deadline_ms, lease_ms)
-        except (SettingsStale, QueueNotFound):
-            await self._catalog.finish_change(info)
-            return await self._receive(info, subscription, max, deadline_ms, lease_ms)
+        unfinished = False
+        while True:
+            try:
+                if unfinished:
+                    await self._catalog.finish_change(info)
+                return await self._receive(info, subscription, max, deadline_ms, lease_ms)
+            except (SettingsStale, QueueNotFound):
+                before, info = info, await self._catalog.refresh(queue)
+                if unfinished and info == before:
+                    raise
+                unfinished = info == before
 
     async def _receive(
         self,
