@@ -421,3 +421,24 @@ def test_lobbies_where_nobody_waits_leave_nothing_behind():
         run(lobby.wait(guest, [], SystemClock().now_ms() + 1, None))
         lobby.leave(guest, interrupted=False)
     assert [len(watch._callbacks) for watch in stripes.watches] == [1, 1, 1]
+
+
+def test_threads_may_be_the_first_to_wait_in_the_same_moment(monkeypatch: pytest.MonkeyPatch):
+    stripes = Stripes()
+    lobbies = Lobbies(SystemClock())
+    threads: list[threading.Thread] = []
+
+    def count(lobby: Lobby) -> int:
+        if not threads:
+            threads.append(threading.Thread(target=lobbies.enter, args=("third", 1, stripes)))
+            threads[0].start()
+            threads[0].join(0.05)
+        return len(lobby._guests)
+
+    for key in ("first", "second"):
+        lobbies.enter(key, 1, stripes)
+    threads.clear()
+    monkeypatch.setattr(Lobby, "__len__", count)
+    lobbies.enter("fourth", 1, stripes)
+    threads[0].join(PATIENCE_S)
+    assert all(lobbies.get(key) for key in ("first", "second", "third", "fourth"))
