@@ -1,21 +1,15 @@
 """The lobby: receivers parked at a subscription are called one by one, in the order they came."""
 
 import asyncio
-import random
 import threading
 from collections.abc import Callable, Sequence
 
 import pytest
 
 from ringdove.clock import SystemClock
-from ringdove.controllers.broker import Broker
-from ringdove.controllers.lobby import Guest, Lobby
-from ringdove.controllers.sending import Outgoing, Parcel
-from ringdove.core.block import Block
-from ringdove.core.dedup import Segment
+from ringdove.controllers.lobby import Guest, Lobbies, Lobby
 from ringdove.errors import QueueNotFound
 from ringdove.pending import Pending, run
-from ringdove.stores.memory import MemoryStore
 
 PATIENCE_S = 30
 
@@ -390,184 +384,61 @@ def test_who_waits_again_is_called_again():
     asyncio.run(main())
 
 
-# -- with the dequeue controller ----------------------------------------------------------------
+class Noisy(Pending[None]):
+    """A watch; while it is asked to announce an arrival, another thread does something."""
 
-
-@pytest.mark.parametrize("leased", [False, True])
-@pytest.mark.parametrize("turn", range(2))
-def test_who_has_enough_before_it_has_looked_everywhere_leaves_the_rest_to_others(
-    turn: int, leased: bool
-):
-    """Called once for two stripes, it may be content with what it finds on the first."""
-    opened = Opened(MemoryStore(), stripes=2)
-
-    async def main() -> None:
-        version = (await opened.broker.get_queue("q")).version
-        if leased:  # Who waits knows when that ends, and is not told of what ends later.
-            await opened.send(b"0")
-            assert await opened.receive(lease_ms=20_000) == [b"0"]
-        for _ in range(turn):  # Receives begin at each stripe in turn.
-            assert not await opened.broker.receive("q", "default", 1, 0, None)
-        receiving = [opened.receive(2), opened.receive(2)]
-        await settle()
-        parcels = [
-            Parcel(number, 0, [Segment(Block.build(bodies, sent_ms=0))])
-            for number, bodies in enumerate([[b"1", b"2"], [b"3", b"4"]])
-        ]
-        await asyncio.gather(*(opened.broker.deliver("q", version, one) for one in parcels))
-        got = await asyncio.wait_for(asyncio.gather(*receiving), PATIENCE_S)
-        assert sorted(got) == [[b"1", b"2"], [b"3", b"4"]]
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_whatever_receivers_want_nothing_stays_behind(seed: int):
-    """Arrivals on many stripes are announced to few: the messages reach everybody all the same."""
-    choose = random.Random(seed)
-    stripes = choose.choice([2, 5, 9])
-    opened = Opened(MemoryStore(), stripes=stripes)
-
-    async def main() -> None:
-        version = (await opened.broker.get_queue("q")).version
-        wants = [choose.choice([1, 1, 2, 3, 10]) for _ in range(choose.randrange(1, 40))]
-        count = choose.randrange(len(wants)) + 1  # Each may answer as soon as it has one.
-        receiving = [opened.receive(want) for want in wants]
-        await settle()
-        bodies = [b"%d" % n for n in range(count)]
-        sends = []
-        while bodies:
-            few = bodies[: choose.randrange(1, 5)]
-            del bodies[: len(few)]
-            segments = [Segment(Block.build(few, sent_ms=0))]
-            sends.append(Parcel(choose.randrange(stripes), 0, segments))
-        got: list[bytes] = []
-        while sends:
-            some = choose.randrange(1, 8)
-            await asyncio.gather(
-                *(opened.broker.deliver("q", version, parcel) for parcel in sends[:some])
-            )
-            del sends[:some]
-            if choose.random() < 0.3 and len([one for one in receiving if not one.done()]) > 1:
-                # One that wants as much, behind the others, makes up for one that gives up.
-                last = max(n for n, one in enumerate(receiving) if not one.done())
-                receiving[last].cancel()
-                receiving.append(opened.receive(wants[last]))
-                wants.append(wants[last])
-        async with asyncio.timeout(PATIENCE_S):
-            while len(got) < count:
-                done = [one for one in receiving if one.done()]
-                got = [body for one in done if not one.cancelled() for body in one.result()]
-                await asyncio.sleep(0.001)
-        assert sorted(got) == sorted(b"%d" % n for n in range(count))
-        for one in receiving:
-            one.cancel()
-        await asyncio.gather(*receiving, return_exceptions=True)
-
-    asyncio.run(main())
-
-
-class Opened:
-    """A broker over a memory store, with a queue."""
-
-    def __init__(self, store: MemoryStore, **settings: object) -> None:
-        self.broker = Broker(store, seed=1)
-        run(self.broker.create_queue("q", {"durability": "memory", **settings}))
-
-    async def send(self, *bodies: bytes) -> None:
-        await self.broker.send("q", Outgoing(list(bodies)))
-
-    def receive(self, max: int = 1, lease_ms: int | None = None) -> "asyncio.Task[list[bytes]]":
-        async def receive() -> list[bytes]:
-            # Longer than any test waits: at the end of its time, everybody looks once more.
-            found = await self.broker.receive("q", "default", max, 10 * PATIENCE_S, lease_ms)
-            return [body for one in found for b in one.delivered.blocks for body in b.bodies()]
-
-        return asyncio.create_task(receive())
-
-
-def test_one_send_of_many_serves_everybody_who_waits():
-    opened = Opened(MemoryStore(), stripes=3)
-
-    async def main() -> None:
-        waiting = [opened.receive() for _ in range(6)]
-        await settle()
-        assert opened.broker.dequeuer.parked == 6
-        await opened.send(*(b"%d" % n for n in range(6)))
-        found = await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE_S)
-        assert found == [[b"%d" % n] for n in range(6)]
-
-    asyncio.run(main())
-
-
-def test_a_deleted_queue_ends_every_wait():
-    opened = Opened(MemoryStore(), stripes=2)
-
-    async def main() -> None:
-        waiting = [opened.receive() for _ in range(9)]
-        await settle()
-        await opened.broker.delete_queue("q")
-        ended = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), PATIENCE_S)
-        assert [type(error) for error in ended] == [QueueNotFound] * 9
-
-    asyncio.run(main())
-
-
-def test_who_waits_gets_what_another_has_not_finished_in_time():
-    opened = Opened(MemoryStore(), stripes=1)
-
-    async def main() -> None:
-        first, second = opened.receive(lease_ms=50), opened.receive()
-        await settle()
-        await opened.send(b"x")
-        assert await asyncio.wait_for(first, PATIENCE_S) == [b"x"]
-        assert await asyncio.wait_for(second, PATIENCE_S) == [b"x"]
-
-    asyncio.run(main())
-
-
-def test_who_waits_gets_it_also_when_the_other_went_on_to_an_empty_stripe():
-    opened = Opened(MemoryStore(), stripes=2)
-
-    async def main() -> None:
-        for _ in range(2):  # Each stripe is the first to be visited once.
-            first, second = opened.receive(max=2, lease_ms=50), opened.receive()
-            await settle()
-            await opened.send(b"x")
-            assert await asyncio.wait_for(first, PATIENCE_S) == [b"x"]
-            assert await asyncio.wait_for(second, 1) == [b"x"]
-            await opened.broker.purge_queue("q")
-
-    asyncio.run(main())
-
-
-class SlowStore(MemoryStore):
-    """A store that takes its time to lease, as one does that reads from a disk."""
-
-    def __init__(self) -> None:
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
         super().__init__()
-        self.gate: Pending[None] | None = None
+        self.meanwhile = meanwhile
 
-    async def lease(self, *arguments: object) -> object:
-        if self.gate is not None:
-            await self.gate
-        return await super().lease(*arguments)
+    def when_done(self, callback: Callable[[], None]) -> None:
+        super().when_done(callback)
+        self.meanwhile()
 
 
-def test_a_receiver_cancelled_at_work_passes_its_call_on():
-    store = SlowStore()
-    opened = Opened(store)
-
+def test_what_arrives_just_before_the_called_one_looks_is_not_the_last_that_is_announced():
     async def main() -> None:
-        first, second = opened.receive(), opened.receive()
+        parked = Parked(Stripes(2))
+        await parked.park(2, want=10)
+        parked.stripes.arrive(0)
+        parked.stripes.watches[0] = Noisy(lambda: parked.stripes.arrive(1))
         await settle()
-        store.gate = Pending()
-        await opened.send(b"x")
+        assert 0 in parked.called
+        parked.stripes.arrive(1)
         await settle()
-        first.cancel()
-        await settle()
-        gate, store.gate = store.gate, None
-        gate.resolve(None)
-        assert await asyncio.wait_for(second, 1) == [b"x"]
+        called = sorted(parked.called)
+        await parked.end()
+        assert called == [0, 1]
 
     asyncio.run(main())
+
+
+def test_lobbies_where_nobody_waits_leave_nothing_behind():
+    stripes = Stripes(3)
+    lobbies = Lobbies(SystemClock())
+    for turn in range(20):
+        lobby, guest = lobbies.enter(turn % 2, 1, stripes)
+        run(lobby.wait(guest, [], SystemClock().now_ms() + 1, None))
+        lobby.leave(guest, interrupted=False)
+    assert [len(watch._callbacks) for watch in stripes.watches] == [1, 1, 1]
+
+
+def test_threads_may_be_the_first_to_wait_in_the_same_moment(monkeypatch: pytest.MonkeyPatch):
+    stripes = Stripes()
+    lobbies = Lobbies(SystemClock())
+    threads: list[threading.Thread] = []
+
+    def count(lobby: Lobby) -> int:
+        if not threads:
+            threads.append(threading.Thread(target=lobbies.enter, args=("third", 1, stripes)))
+            threads[0].start()
+            threads[0].join(0.05)
+        return len(lobby._guests)
+
+    for key in ("first", "second"):
+        lobbies.enter(key, 1, stripes)
+    threads.clear()
+    monkeypatch.setattr(Lobby, "__len__", count)
+    lobbies.enter("fourth", 1, stripes)
+    threads[0].join(PATIENCE_S)
+    assert all(lobbies.get(key) for key in ("first", "second", "third", "fourth"))

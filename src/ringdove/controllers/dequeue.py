@@ -17,7 +17,7 @@ from ringdove import limits
 from ringdove.controllers.barren import BarrenStripes
 from ringdove.controllers.catalog import Catalog, QueueInfo
 from ringdove.controllers.health import Health
-from ringdove.controllers.lobby import Guest, Lobby
+from ringdove.controllers.lobby import Guest, Lobbies, Lobby
 from ringdove.controllers.pace import Pace
 from ringdove.core.delays import Delays
 from ringdove.core.dequeue import Look, Park, Try, make_call
@@ -60,6 +60,9 @@ Settling = Coroutine[Any, Any, "list[int | ClientError]"]
 #: Moves runs that were received too often to the dead-letter queue.
 OnDead = Callable[[QueueInfo, "list[Received]"], Awaitable[None]]
 
+#: Takes a place among those who wait at a subscription of a queue for so many messages.
+Enter = Callable[[QueueInfo, str, int], tuple[Lobby, Guest]]
+
 
 class Dequeuer:
     """Receives and settles messages of queues of a store."""
@@ -73,7 +76,7 @@ class Dequeuer:
         self._random = random.Random(seed)
         self._turn = 0
         self._pace = Pace(store.clock)
-        self._lobbies: dict[tuple[int, str, int], Lobby] = {}
+        self._lobbies = Lobbies(store.clock)
         self._barren = BarrenStripes(store)
         self._counters: dict[tuple[int, str], tuple[int, dict[StripeId, int]]] = {}
         #: Visits that found something and that found nothing, messages handed out, receivers held
@@ -108,15 +111,17 @@ class Dequeuer:
         deadline_ms = None if wait_s is None else now_ms + int(wait_s * 1000)
 
         info = self._catalog.known(queue) or await self._catalog.get(queue)
-        try:
-            return await self._receive(info, subscription, max, deadline_ms, lease_ms)
-        except (SettingsStale, QueueNotFound):
-            info = await self._catalog.refresh(queue)
-        try:
-            return await self._receive(info, subscription, max, deadline_ms, lease_ms)
-        except (SettingsStale, QueueNotFound):
-            await self._catalog.finish_change(info)
-            return await self._receive(info, subscription, max, deadline_ms, lease_ms)
+        unfinished = False
+        while True:
+            try:
+                if unfinished:
+                    await self._catalog.finish_change(info)
+                return await self._receive(info, subscription, max, deadline_ms, lease_ms)
+            except (SettingsStale, QueueNotFound):
+                before, info = info, await self._catalog.refresh(queue)
+                if unfinished and info == before:
+                    raise
+                unfinished = info == before
 
     async def _receive(
         self,
@@ -155,9 +160,9 @@ class Dequeuer:
             raise
         finally:
             visit.leave(interrupted=interrupted)
+        self._pass_on(visit, enough=call.found >= want)
         visit.raise_unreached()
         if call.found:
-            self._pass_on(visit, enough=call.found >= want)
             self._note(info.id, visit.found)
         self._pace.learn(info, subscription, found=call.found > 0)
         return visit.found
@@ -195,6 +200,7 @@ class Dequeuer:
                 barren = self._barren.find(stripe, visit.subscription, watches[stripe], now_ms)
                 if barren is None:
                     break
+                visit.dues[stripe] = barren.due_ms
                 action = call.tried(0, now_ms, barren.due_ms)
         if visit.damage is not None and not call.found and not isinstance(action, Try):
             raise visit.damage
@@ -222,7 +228,7 @@ class Dequeuer:
             if not park.watch:
                 await _pause(self._store.clock, park.until_ms)
             else:
-                lobby, guest = visit.enter(self._lobby)
+                lobby, guest = visit.enter(self._enter)
                 await lobby.wait(guest, watches.values(), park.until_ms, park.due_ms)
         finally:
             self.parked -= 1
@@ -254,21 +260,16 @@ class Dequeuer:
         watch = self._store.watch
         return {stripe: watch(stripe) for stripe in info.stripes()}
 
-    def _lobby(self, info: QueueInfo, subscription: str) -> Lobby:
+    def _enter(self, info: QueueInfo, subscription: str, want: int) -> tuple[Lobby, Guest]:
         # By version too: who waits is woken by a change, and then watches other stripes.
         key = (info.id, subscription, info.version)
-        lobby = self._lobbies.get(key)
-        if lobby is None:
-            for empty in [k for k, known in self._lobbies.items() if not len(known)]:
-                self._lobbies.pop(empty, None)
-            lobby = Lobby(self._store.clock, lambda: tuple(self._watches(info).values()))
-            lobby = self._lobbies.setdefault(key, lobby)
-        return lobby
+        return self._lobbies.enter(key, want, lambda: tuple(self._watches(info).values()))
 
     def _pass_on(self, visit: _Visit, *, enough: bool) -> None:
-        """Tell those who wait what a successful receive has left for them.
+        """Tell those who wait what a receive has left for them.
 
-        One that was called for several arrivals, and had enough, has not looked everywhere.
+        One that was called for several arrivals, or by time, and had enough, has not looked
+        everywhere.
         """
         info, due_ms = visit.info, visit.due_ms
         lobby = self._lobbies.get((info.id, visit.subscription, info.version))
@@ -446,14 +447,13 @@ class _Visit:
         self.reached = False
         #: What is wrong with a stripe that was visited.
         self.damage: StoreCorrupted | None = None
-        #: When each stripe visited has more.
-        self._dues: dict[StripeId, int | None] = {}
+        #: When each stripe has more that was visited, or known to have nothing yet.
+        self.dues: dict[StripeId, int | None] = {}
         self.on_dead: OnDead | None = None
         self.info = info
         self.subscription = subscription
         #: The receiver's place, once it has waited.
-        self._guest: Guest | None = None
-        self._lobby: Lobby | None = None
+        self._place: tuple[Lobby, Guest] | None = None
         settings = info.settings
         #: Whether stripes where nothing is left are remembered: not, where a rate may be why.
         self.notes_barren = (
@@ -468,22 +468,22 @@ class _Visit:
         self._lease_ms = lease_ms or settings.lease_ms
         self._paced = settings.receive_rate_max is not None or settings.spread == "auto"
 
-    def enter(self, lobby_of: Callable[[QueueInfo, str], Lobby]) -> tuple[Lobby, Guest]:
+    def enter(self, enter: Enter) -> tuple[Lobby, Guest]:
         """The receiver's place among those who wait; the same one each time."""
-        if self._lobby is None or self._guest is None:
-            self._lobby = lobby_of(self.info, self.subscription)
-            self._guest = self._lobby.enter(self._want)
-        return self._lobby, self._guest
+        if self._place is None:
+            self._place = enter(self.info, self.subscription, self._want)
+        return self._place
 
     @property
     def shared(self) -> bool:
-        """Whether the receiver was called for several arrivals."""
-        return self._guest is not None and self._guest.shared
+        """Whether the receiver was called for several arrivals, or by time."""
+        return self._place is not None and self._place[1].shared
 
     def leave(self, *, interrupted: bool) -> None:
         """Give that place up, if there is one."""
-        if self._lobby is not None and self._guest is not None:
-            self._lobby.leave(self._guest, interrupted=interrupted)
+        if self._place is not None:
+            lobby, guest = self._place
+            lobby.leave(guest, interrupted=interrupted)
 
     def raise_unreached(self) -> None:
         """Raise why no node could be asked, if none could."""
@@ -492,9 +492,9 @@ class _Visit:
 
     @property
     def due_ms(self) -> int | None:
-        """When one of the stripes visited has more."""
+        """When one of these stripes has more."""
         soonest: int | None = None
-        for due_ms in self._dues.values():
+        for due_ms in self.dues.values():
             if due_ms is not None and (soonest is None or due_ms < soonest):
                 soonest = due_ms
         return soonest
@@ -503,15 +503,15 @@ class _Visit:
         """Lease what is still wanted from one stripe; how many, and when it has more."""
         info, subscription = self.info, self.subscription
         if self._bytes >= limits.LEASE_BYTES_MAX:
-            self._dues[stripe] = now_ms = self._store.clock.now_ms()
+            self.dues[stripe] = now_ms = self._store.clock.now_ms()
             return 0, now_ms  # Not visited: there may be something.
         if not self._paced:
             count = await self._lease(stripe, self._left)
             self._left -= count
-            return count, self._dues[stripe]
+            return count, self.dues[stripe]
         granted, due_ms = self._pace.admit(info, subscription, self._left)
         if not granted:
-            self._dues[stripe] = due_ms
+            self.dues[stripe] = due_ms
             return 0, due_ms
         count = 0
         self._pace.begin(info, subscription)
@@ -521,7 +521,7 @@ class _Visit:
             self._pace.end(info, subscription)
             self._pace.give_back(info, subscription, granted - count)
         self._left -= count
-        return count, self._dues[stripe]
+        return count, self.dues[stripe]
 
     async def _lease(self, stripe: StripeId, want: int) -> int:
         info, subscription = self.info, self.subscription
@@ -551,7 +551,7 @@ class _Visit:
                 await self.on_dead(info, dead)
             more = delivery.more or bool(delivery.dead)
             due_ms = delivery.due_ms
-        self._dues[stripe] = due_ms
+        self.dues[stripe] = due_ms
         return count
 
 

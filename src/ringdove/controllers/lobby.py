@@ -20,7 +20,7 @@ from ringdove.errors import RingdoveError
 from ringdove.pending import Pending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Hashable, Sequence
 
     from ringdove.clock import Clock
 
@@ -34,8 +34,8 @@ class Guest:
         self.want = want
         #: Called, and at work on what there may be.
         self.called = True
-        #: How many more arrivals are for it before it looks; and whether it was called for several:
-        #: if it has enough before it has looked everywhere, it calls the next.
+        #: How many more arrivals are for it before it looks; and whether it was called for several,
+        #: or by time: if it has enough before it has looked everywhere, it calls the next.
         self.room = 0
         self.shared = False
         #: When it goes on by itself, if ever.
@@ -94,14 +94,15 @@ class Lobby:
             if timeout_s is not None and timeout_s <= 0:
                 break
             await signal.until(timeout_s)
-        if self._spent and len(self._guests) > 1:
-            self._arm()
         with self._lock:
             guest.called = True
             if self._called is guest:
                 self._called = None  # It looks now: what arrives from here on is for others.
+        if self._spent and len(self._guests) > 1:
+            self._arm()
         if self._due_ms is not None and self._due_ms <= self._clock.now_ms():
-            self._due_ms = None  # Whoever looks now learns the next one.
+            self._due_ms = None  # Whoever looks now learns the next one,
+            guest.shared = True  # but not where it does not look.
 
     def leave(self, guest: Guest, *, interrupted: bool) -> None:
         """Give the place up; the call of one that was interrupted goes to the next."""
@@ -114,6 +115,12 @@ class Lobby:
             self.call_next(shared=guest.shared)
         if front is not None:
             _nudge(front)
+
+    def close(self) -> None:
+        """Have nothing announced any more: nobody is there, and nobody will come."""
+        armed, self._armed = self._armed, ()
+        for watch in armed:
+            watch.forget(self._arrived)
 
     def note_due(self, due_ms: int | None) -> None:
         """Something becomes deliverable at `due_ms`: the front guest must know."""
@@ -182,6 +189,31 @@ class Lobby:
             # The queue is gone, or the store has closed: everybody must learn of it.
             for _ in range(len(self._guests)):
                 self.call_next()
+
+
+class Lobbies:
+    """The lobbies of one controller, by subscription; empty ones go when there is a new one."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._lobbies: dict[Hashable, Lobby] = {}
+
+    def get(self, key: Hashable) -> Lobby | None:
+        """Where those who wait are, if there are some."""
+        return self._lobbies.get(key)
+
+    def enter(
+        self, key: Hashable, want: int, watches: Callable[[], Sequence[Pending[None]]]
+    ) -> tuple[Lobby, Guest]:
+        """Take a place in a lobby, perhaps a new one with these watches."""
+        with self._lock:
+            lobby = self._lobbies.get(key)
+            if lobby is None:
+                for empty in [k for k, known in self._lobbies.items() if not len(known)]:
+                    self._lobbies.pop(empty).close()
+                lobby = self._lobbies[key] = Lobby(self._clock, watches)
+            return lobby, lobby.enter(want)
 
 
 def _any_done(watches: Collection[Pending[None]]) -> bool:
