@@ -323,12 +323,11 @@ class Runner:
 
     def _begin_all(self) -> None:
         pendings, self._unbegun = self._unbegun, []
-        if len(pendings) > 1:
-            for pending in pendings:
-                pending.prepare()
-        for pending in pendings:
+        steps = [pending.prepare for pending in pendings] if len(pendings) > 1 else []
+        steps += [partial(pending.start, inline=True) for pending in pendings]
+        for step in steps:
             try:
-                pending.start(inline=True)
+                step()
             except Exception as error:  # noqa: BLE001  one must not stop the others
                 self._complain("Beginning what a coroutine waits for failed.", error)
 

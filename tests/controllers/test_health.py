@@ -7,7 +7,9 @@ import pytest
 from ringdove.clock import ManualClock
 from ringdove.controllers.broker import Broker
 from ringdove.controllers.health import Health
-from ringdove.controllers.sending import Outgoing
+from ringdove.controllers.sending import ANY_STRIPE, Outgoing, Parcel
+from ringdove.core.block import Block
+from ringdove.core.dedup import Segment
 from ringdove.errors import StoreUnavailable
 from ringdove.pending import Pending
 from ringdove.stores.memory import MemoryStore
@@ -116,6 +118,28 @@ def send(broker, count):
 
 def test_sends_go_round(broker, store):
     assert sorted(send(broker, 8)) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize("way", ["begin", "put"])
+def test_a_send_that_was_tried_without_waiting_has_one_turn(broker, store, way):
+    """A front end asks first whether a send goes without waiting; on a fabric it does not."""
+
+    async def work():
+        info = await broker.create_queue("q", {"stripes": 4})
+        numbers = []
+        for _ in range(8):
+            parcel = Parcel(ANY_STRIPE, 0, [Segment(Block.build([b"x"], sent_ms=0))])
+            begun = (
+                broker.begin_to_deliver("q", info.version, parcel)
+                if way == "begin"
+                else broker.enqueuer.put(info, b"x")
+            )
+            assert begun is None
+            stripe, _ = await broker.deliver("q", info.version, parcel)
+            numbers.append(stripe.number)
+        return numbers
+
+    assert sorted(asyncio.run(work())) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 def test_a_slow_node_does_not_draw_more_sends_than_the_others(broker, store):

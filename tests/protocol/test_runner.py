@@ -414,6 +414,25 @@ def test_a_wake_after_the_loop_has_closed_is_ignored():
     driven.cancel()
 
 
+def test_work_that_cannot_be_prepared_does_not_stop_that_of_others():
+    class Broken(Pending[str]):
+        def prepare(self) -> None:
+            raise OSError("broken")
+
+    async def test(ends: Ends) -> None:
+        complaints: list[Any] = []
+        ends.runner.loop.set_exception_handler(lambda _, what: complaints.append(what))
+        broken: Pending[str] = Broken(kick=lambda _: broken.resolve("begun"))
+        sound: Pending[str] = Pending(kick=lambda _: sound.resolve("done"))
+        ends.spawn(result_of(broken))
+        ends.spawn(result_of(sound))
+        await ends.wait(2)
+        assert ends.seen == [("begun", None), ("done", None)]
+        assert [str(what["exception"]) for what in complaints] == ["broken"]
+
+    on_loop(test)
+
+
 def test_work_that_cannot_be_begun_does_not_stop_that_of_others():
     async def test(ends: Ends) -> None:
         complaints: list[Any] = []

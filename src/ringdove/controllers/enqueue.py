@@ -79,7 +79,7 @@ class Enqueuer:
         segments = self._deferred(info, parcel)
         stripe = self._choose(info, parcel)
         try:
-            if parcel.number == ANY_STRIPE and self.store.node_of(stripe) is not None:
+            if parcel.number == ANY_STRIPE and self._has_nodes(info):
                 return await self._append_anywhere(info, stripe, segments)
             return stripe, await self._append(info, stripe, segments)
         except (SettingsStale, QueueNotFound):
@@ -96,10 +96,14 @@ class Enqueuer:
         if info is None or info.version != version:
             return None
         check_parcel(info, parcel)
-        stripe = self._choose(info, parcel)
-        if parcel.number == ANY_STRIPE and self.store.node_of(stripe) is not None:
+        if parcel.number == ANY_STRIPE and self._has_nodes(info):
             return None
+        stripe = self._choose(info, parcel)
         return stripe, self._append(info, stripe, self._deferred(info, parcel))
+
+    def _has_nodes(self, info: QueueInfo) -> bool:
+        """Whether a send may have to go elsewhere; asked before a stripe has its turn."""
+        return self.store.node_of(StripeId(info.id, 0, 0)) is not None
 
     async def _append_anywhere(
         self, info: QueueInfo, first: StripeId, segments: list[Segment]
@@ -232,7 +236,7 @@ class Enqueuer:
         SettingsStale or QueueNotFound when the queue is not what it was: send it the usual way.
         """
         settings = info.settings
-        if len(body) > limits.JOIN_BYTES_MAX or settings.delay_ms:
+        if len(body) > limits.JOIN_BYTES_MAX or settings.delay_ms or self._has_nodes(info):
             return None
         if settings.stripes == 1:
             stripe = StripeId(info.id, 0, 0)
@@ -240,8 +244,6 @@ class Enqueuer:
             stripe = StripeId(info.id, key_hash(key) % settings.stripes, 0)
         else:
             stripe = self._any_stripe(info, 0)
-        if self.store.node_of(stripe) is not None:
-            return None
         message = _Message(body, key, attributes, self.store.clock.now_ms())
         return stripe, self._gather(stripe, message, info.version)
 

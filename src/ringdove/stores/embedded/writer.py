@@ -185,7 +185,7 @@ class Writer:
         standby is not short.
         """
         try:
-            if inline and self._turn.acquire(False):  # noqa: FBT003  it takes no keyword faster
+            if inline and self._turn.acquire(blocking=False):
                 try:
                     if self._is_short():
                         self._commit_queue()
