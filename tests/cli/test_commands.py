@@ -189,6 +189,8 @@ def test_senseless_sends_are_refused(readings):
     assert "name=value" in sh.err
     sh("send", "readings", "--ky", "k", "x", code=EXIT_REFUSED)
     assert "'--ky' is no option of send" in sh.err
+    sh("send", "readings", "x", "--url", "memory:", code=EXIT_REFUSED)
+    assert "--url stands before the queue" in sh.err
     sh("send", "readings", "--", "--ky", "-x")
     assert sh("peek", "readings") == "--ky\n-x\n"
     sh("send", "readings", "x", "--priority", "3", code=EXIT_REFUSED)

@@ -143,6 +143,8 @@ def _refuse_options(bodies: tuple[str, ...]) -> None:
     before = words[: words.index("--")] if "--" in words else words
     for body in bodies:
         if body.lstrip("-")[:1].isalpha() and body.startswith("-") and body in before:
+            if body in ("--url", "--data"):
+                raise InvalidArgument(f"{body} stands before the queue: ringdove send {body} ...")
             raise InvalidArgument(
                 f"{body!r} is no option of send. Write -- before messages that begin with '-'."
             )
