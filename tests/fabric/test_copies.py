@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -17,6 +18,7 @@ from ringdove.errors import StoreUnavailable
 from ringdove.pending import run
 from ringdove.stores.base import Start
 from ringdove.stores.fabric.cluster import slot_of
+from ringdove.stores.fabric.wire import LATE_MS, WAIT_MS, Copies, Loop, Node, NodeLost, Synced
 
 PATIENCE_S = 60
 
@@ -127,6 +129,47 @@ def test_a_queue_that_refuses_takes_nothing_while_a_copy_is_missing(cluster, con
     batch.ack()
     send(queue, range(4, 6))
     assert [number for number in drain(queue) if number != 3] == [4, 5]
+
+
+def test_what_needs_a_copy_that_is_late_does_not_hold_up_what_does_not(cluster, connection, name):
+    queues = [strict_queue(connection, f"{name}-{number}") for number in range(7)]
+    shards = [shard_of(cluster, tag) for _, tag in queues]
+    shard = next(one for one in shards if shards.count(one) > 1)
+    refusing, going_on = [queue for queue, tag in queues if shard_of(cluster, tag) == shard][:2]
+    refusing.configure(when_short="refuse")
+    *_, late = [member.name for member in cluster.blueprint.holding(shard)]
+    with paused(cluster, late), ThreadPoolExecutor(1) as pool:
+        going_on.send("now the copy is known to be late")
+        refused = pool.submit(refusing.send, "x")
+        sent = 0
+        while not refused.done():
+            going_on.send("y")
+            sent += 1
+        with pytest.raises(StoreUnavailable, match="2 of 3 copies"):
+            refused.result()
+    assert sent > 2 * WAIT_MS / LATE_MS
+
+
+def test_what_lacks_a_copy_is_not_taken_for_copied_by_another_connection(cluster):
+    """There, copies have everything that came by it: nothing."""
+    [shard, *_] = cluster.blueprint.shards
+    master, _, late = cluster.blueprint.holding(shard)
+    slots = cluster.blueprint.rings.slots(cluster.blueprint.shards[shard])
+    key = next(key for n in range(10_000) if slot_of(key := b"%d" % n) in slots)
+    loop = Loop()
+    node = Node(master.address, loop.loop)
+    try:
+        synced = Synced(node)
+        with paused(cluster, late.name):
+            change = synced.ask([("SET", key, "x")], Copies(2, lambda _: 2))
+            while not synced._resting:
+                assert not change.done
+            loop.loop.call_soon_threadsafe(node._wire.close)
+            with pytest.raises(NodeLost, match="another meanwhile"):
+                change.wait()
+    finally:
+        loop.loop.call_soon_threadsafe(node.close)
+        loop.stop()
 
 
 def test_a_queue_that_refuses_decides_nothing_while_a_copy_is_missing(cluster, connection, name):

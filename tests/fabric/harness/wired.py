@@ -150,23 +150,27 @@ class WiredCluster(LocalCluster):
     # -- coming back ----------------------------------------------------------------------------
 
     def mend(self) -> None:
-        """Undo every fault: a calm network, all processes running, every copy in sync."""
+        """Undo every fault: a calm network, every copy in sync, masters where the rings say."""
         self.network.calm()
         processes.send_signal(self.running(), signal.SIGCONT)
         for server in self.names:
             self._start_missing(server)
-        forming.wait_until(self._settled, _MEND_S, lambda: "the cluster did not come into order")
-        forming.hand_back(self.blueprint)
+        forming.wait_until(self._in_order, _MEND_S, lambda: "the cluster did not come into order")
 
-    def _settled(self) -> bool:
-        """Whether every shard is served and every copy in sync; on a busy machine that takes time."""
+    def _in_order(self) -> bool:
+        """Whether every shard has its first master and its copies; on a busy machine that takes time.
+
+        A copy that is not in sync at that moment is not handed its shard.
+        """
         if not forming.follow_masters(self.blueprint):
             return False
         try:
             forming.await_settled(self.blueprint, timeout_s=forming.FORM_S)
+            forming.hand_back(self.blueprint)
         except StoreUnavailable:
             return False
-        return True
+        masters = forming.masters_of(self.blueprint, forming.look_around(self.blueprint))
+        return all(self.blueprint.holding(shard)[0] == one for shard, one in masters.items())
 
     def _start_missing(self, server: str) -> None:
         members = self.blueprint.on(server)

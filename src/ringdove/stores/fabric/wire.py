@@ -110,11 +110,13 @@ class Node:
         self._loop = loop
         self._login = login
         self._lock = threading.Lock()
-        self._inbox: list[tuple[list[Buffer], list[Pending[Any]]]] = []
+        self._inbox: list[_Asked] = []
         self._scheduled = False
         self._wire: _Wire | None = None
         self._connecting = False
         self._closed = False
+        #: How many of its connections were lost.
+        self.losses = 0
         #: Called with each message of a sharded channel: its name, and what it says; and when the
         #: node is lost or refuses. A node that listens is asked for nothing else.
         self.on_message: Callable[[bytes, bytes], None] | None = None
@@ -123,12 +125,16 @@ class Node:
         self.on_left: Callable[[bytes], None] | None = None
         self.on_lost: Callable[[], None] | None = None
 
-    def ask(self, *commands: Sequence[Word]) -> list[Pending[Any]]:
-        """Send commands, one right behind the other; from any thread."""
+    def ask(self, *commands: Sequence[Word], losses: int | None = None) -> list[Pending[Any]]:
+        """Send commands, one right behind the other; from any thread.
+
+        Those that mean something only on the connection of earlier ones say how many were lost
+        before it; on a later one they fail.
+        """
         pendings: list[Pending[Any]] = [Pending() for _ in commands]
         parts = [part for command in commands for part in _pack(command)]
         with self._lock:
-            self._inbox.append((parts, pendings))
+            self._inbox.append(_Asked(parts, pendings, losses))
             wake = not self._scheduled
             self._scheduled = True
         if wake:
@@ -158,8 +164,13 @@ class Node:
     def tell(self, command: Sequence[Word]) -> None:
         """Send a command whose reply is a message; from the loop's thread."""
         with self._lock:
-            self._inbox.append((_pack(command), []))
+            self._inbox.append(_Asked(_pack(command), [], None))
         self._flush()
+
+    def later(self, seconds: float, act: Callable[[], None]) -> None:
+        """Do something after a while, unless the loop has ended by then; from any thread."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._loop.call_later, seconds, act)
 
     def _flush(self) -> None:
         wire = self._wire
@@ -173,9 +184,13 @@ class Node:
             self._scheduled = False
         if not wire.expected and self.on_message is None:
             wire.heard_s = time.monotonic()
-        for _, pendings in inbox:
-            wire.expected.extend(pendings)
-        wire.write(b"".join([part for parts, _ in inbox for part in parts]))
+        fresh = [asked for asked in inbox if asked.losses in (None, self.losses)]
+        for asked in fresh:
+            wire.expected.extend(asked.pendings)
+        wire.write(b"".join([part for asked in fresh for part in asked.parts]))
+        if len(fresh) < len(inbox):
+            late = [asked for asked in inbox if asked.losses not in (None, self.losses)]
+            _refuse(late, f"The connection to {self.address} has been another meanwhile.")
 
     async def _connect(self) -> None:
         try:
@@ -234,9 +249,7 @@ class Node:
         with self._lock:
             inbox, self._inbox = self._inbox, []
             self._scheduled = False
-        for _, pendings in inbox:
-            for pending in pendings:
-                pending.fail(NodeLost(reason))
+        _refuse(inbox, reason)
 
     def close(self) -> None:
         """Hang up; from the loop's thread."""
@@ -244,6 +257,20 @@ class Node:
         self._fail("The store has been closed.")
         if self._wire is not None:
             self._wire.close()
+
+
+class _Asked(NamedTuple):
+    """Commands on their way, and who waits for the replies; see Node.ask."""
+
+    parts: list[Buffer]
+    pendings: list[Pending[Any]]
+    losses: int | None
+
+
+def _refuse(inbox: list[_Asked], reason: str) -> None:
+    for asked in inbox:
+        for pending in asked.pendings:
+            pending.fail(NodeLost(reason))
 
 
 class Copies(NamedTuple):
@@ -275,7 +302,9 @@ class Synced:
     WAIT holds its connection up, so it has one of its own; whatever comes meanwhile goes together,
     with one WAIT behind all of it. That asks for the copies that can be reached: one that has not
     followed for `LATE_MS` is done without, by changes that need not have it, until the node reports
-    it back. Changes that need more copies wait on, but do not hold the others up.
+    it back. Changes that need more copies wait on, but do not hold the others up: a WAIT tells how
+    many have followed even if it asks for fewer, and every one has asked the late copies, too, to
+    say how far they are. It means nothing on another connection than the changes came by.
     """
 
     def __init__(self, node: Node) -> None:
@@ -284,6 +313,9 @@ class Synced:
         self._lock = threading.Lock()
         self._queue: list[_Change] = []
         self._under_way = False
+        #: Nothing is asked for a moment, for all there is are changes that lack a late copy.
+        self._resting = False
+        self._losses = 0
         #: Changes that the node has done and that lack copies.
         self._short: list[_Change] = []
         #: Copies that follow, as far as is known; None: all that are wanted.
@@ -302,9 +334,9 @@ class Synced:
         change = _Change(commands, copies)
         with self._lock:
             self._queue.append(change)
-            if self._under_way:
+            if self._under_way and not self._resting:
                 return change.pending
-            self._under_way = True
+            self._under_way, self._resting = True, False
         self._send()
         return change.pending
 
@@ -318,11 +350,13 @@ class Synced:
         commands = [command for change in batch for command in change.commands]
         asked_for = len(commands)
         if self._following is not None:
-            needed = max((change.needed for change in self._short), default=0)
-            asked = min(wanted, max(1, self._following, needed))
+            asked = min(wanted, max(1, self._following))
             if time.monotonic() >= self._look_s:
                 commands.append(("INFO", "replication"))
-        *replies, reached = self._node.ask(*commands, ("WAIT", asked, LATE_MS))
+        if not self._short:
+            self._losses = self._node.losses
+        losses = self._losses if self._short else None
+        *replies, reached = self._node.ask(*commands, ("WAIT", asked, LATE_MS), losses=losses)
 
         def finish() -> None:
             error = reached.error()
@@ -333,9 +367,25 @@ class Synced:
                     self._heed(told, wanted)
             else:
                 self._fail(batch, replies, error)
-            self._send()
+            self._go_on()
 
         reached.when_done(finish)
+
+    def _go_on(self) -> None:
+        with self._lock:
+            late = bool(self._short) and self._following is not None
+            self._resting = resting = late and not self._queue
+        if resting:
+            self._node.later(_MOMENT_S, self._look_again)
+        else:
+            self._send()
+
+    def _look_again(self) -> None:
+        with self._lock:
+            if not self._resting:
+                return
+            self._resting = False
+        self._send()
 
     def _take(self, batch: list[_Change], replies: list[Pending[Any]]) -> None:
         """Learn what the node has answered to changes."""
@@ -435,6 +485,7 @@ class _Wire(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
+        self._node.losses += 1
         expected, self.expected = self.expected, deque()
         error = NodeLost(f"The connection to {self._node.address} broke: {exc or 'closed'}.")
         for pending in expected:
@@ -532,6 +583,9 @@ _LAST_TURNS = 5
 #: Milliseconds that copies have to take over a change that cannot do without them, and those after
 #: which a copy counts as late: less than what makes a sender go elsewhere.
 WAIT_MS, LATE_MS = 1_000, 200
+
+#: Seconds between two looks whether changes that lack a late copy have it.
+_MOMENT_S = 0.02
 
 #: Seconds between two questions whether a copy that was late follows again.
 _LOOK_S = 0.5
