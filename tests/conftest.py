@@ -1,5 +1,7 @@
 """Fixtures that many tests share: connections to both kinds of store, on a clock that obeys."""
 
+import signal
+
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
@@ -19,6 +21,12 @@ class OneSpark(LoadFileScheduling):
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     return OneSpark(config, log) if config.option.dist == "loadfile" else None
+
+
+def pytest_configure():
+    """Let Ctrl-C reach the programs that tests start, also where a shell began all this by `&`."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):
