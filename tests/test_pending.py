@@ -3,7 +3,7 @@
 import asyncio
 import math
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -52,7 +52,7 @@ def drive(request: pytest.FixtureRequest) -> Driver:
     return request.param
 
 
-async def result_of(pending: Pending[Any]) -> Any:
+async def result_of(pending: Awaitable[Any]) -> Any:
     return await pending
 
 
@@ -123,14 +123,14 @@ def test_until_answers_no_when_the_time_is_up_and_the_wait_can_be_resumed(drive:
 def test_until_answers_yes_when_the_result_comes_in_time(drive: Driver, timeout_s):
     pending = Watched()
     thread = deliver_when_waited(pending, lambda: pending.resolve(1))
-    assert drive(pending.until(timeout_s)) is True
+    assert drive(result_of(pending.until(timeout_s))) is True
     thread.join()
 
 
 def test_until_leaves_the_error_for_whoever_takes_the_result(drive: Driver):
     pending = Watched()
     thread = deliver_when_waited(pending, lambda: pending.fail(ValueError("bad")))
-    assert drive(pending.until(PATIENCE_S)) is True
+    assert drive(result_of(pending.until(PATIENCE_S))) is True
     thread.join()
     with pytest.raises(ValueError, match="bad"):
         drive(result_of(pending))
@@ -139,7 +139,7 @@ def test_until_leaves_the_error_for_whoever_takes_the_result(drive: Driver):
 def test_until_does_not_wait_for_what_is_there(drive: Driver):
     pending = Watched()
     pending.resolve(1)
-    assert drive(pending.until(0)) is True
+    assert drive(result_of(pending.until(0))) is True
     assert not pending.waited.is_set()
 
 
@@ -162,7 +162,7 @@ def test_an_endless_time_limit_is_no_limit(drive: Driver):
     pending = Watched()
     thread = deliver_when_waited(pending, lambda: pending.resolve(1))
     try:
-        assert drive(pending.until(math.inf)) is True
+        assert drive(result_of(pending.until(math.inf))) is True
     finally:
         pending.waited.set()
         thread.join()
@@ -213,7 +213,7 @@ def test_whoever_waits_for_a_limited_time_does_not_lead():
     pending: Pending[Any] = Pending(
         lead=lambda _: events.append("lead"), kick=lambda _: events.append("kick")
     )
-    assert run(pending.until(0.01)) is False
+    assert run(result_of(pending.until(0.01))) is False
     assert events == ["kick"]
 
 

@@ -26,7 +26,7 @@ def test_a_callback_is_called_once_by_the_thread_that_delivers():
     thread.start()
     thread.join()
     assert callers == [thread.ident]
-    assert pending._callbacks == []
+    assert not pending.awaited
 
 
 def test_a_callback_after_delivery_is_called_at_once():

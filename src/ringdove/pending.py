@@ -53,17 +53,22 @@ class Pending(Generic[T]):
         self.kick = kick
         self._value: T | None = None
         self._error: BaseException | None = None
-        self._callbacks: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] | None = None
 
     def resolve(self, value: T) -> None:
         """Deliver the result."""
         self._value = value
-        self._finish()
+        with _callbacks_lock:
+            self.done = True
+            callbacks, self._callbacks = self._callbacks, None
+        if callbacks is not None:
+            for callback in callbacks:
+                callback()
 
     def fail(self, error: BaseException) -> None:
         """Deliver an error."""
         self._error = error
-        self._finish()
+        self.resolve(cast("T", None))
 
     def result(self) -> T:
         """The result or the error; only when `done`."""
@@ -87,7 +92,10 @@ class Pending(Generic[T]):
         """Call `callback` once, from the delivering thread, or at once when already done."""
         with _callbacks_lock:
             if not self.done:
-                self._callbacks.append(callback)
+                if self._callbacks is None:
+                    self._callbacks = [callback]
+                else:
+                    self._callbacks.append(callback)
                 return
         callback()
 
@@ -99,7 +107,7 @@ class Pending(Generic[T]):
     def forget(self, callback: Callable[[], None]) -> None:
         """Take a callback back that need not be called any more."""
         with _callbacks_lock:
-            if callback in self._callbacks:
+            if self._callbacks is not None and callback in self._callbacks:
                 self._callbacks.remove(callback)
 
     def block(self, timeout_s: float | None = None) -> bool:
@@ -128,21 +136,15 @@ class Pending(Generic[T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         if not self.done:
-            yield from _wait(self, None)
+            if _by_hand.driving:
+                yield self, None
+            else:
+                yield from _wait(self, None)
         return self.result()
 
-    async def until(self, timeout_s: float | None) -> bool:
+    def until(self, timeout_s: float | None) -> _Until:
         """Wait at most `timeout_s`; answers whether the result is there."""
-        if not self.done:
-            await _Until(self, timeout_s)
-        return self.done
-
-    def _finish(self) -> None:
-        with _callbacks_lock:
-            self.done = True
-            callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            callback()
+        return _Until(self, timeout_s)
 
 
 class _Until:
@@ -154,8 +156,14 @@ class _Until:
         self._pending = pending
         self._timeout_s = timeout_s
 
-    def __await__(self) -> Generator[Any, Any, None]:
-        yield from _wait(self._pending, self._timeout_s)
+    def __await__(self) -> Generator[Any, Any, bool]:
+        pending = self._pending
+        if not pending.done:
+            if _by_hand.driving:
+                yield pending, self._timeout_s
+            else:
+                yield from _wait(pending, self._timeout_s)
+        return pending.done
 
 
 def on_event_loop() -> bool:
@@ -311,6 +319,8 @@ class Runner:
         self.loop = loop
         self._ready: deque[Callable[[], None]] = deque()
         self._scheduled = False
+        self._last: deque[Callable[[], None]] = deque()
+        self._ending = False
         self._unbegun: list[Pending[Any]] = []
 
     def begin(self, pending: Pending[Any]) -> None:
@@ -323,13 +333,22 @@ class Runner:
 
     def _begin_all(self) -> None:
         pendings, self._unbegun = self._unbegun, []
-        steps = [pending.prepare for pending in pendings] if len(pendings) > 1 else []
-        steps += [partial(pending.start, inline=True) for pending in pendings]
-        for step in steps:
-            try:
-                step()
-            except Exception as error:  # noqa: BLE001  one must not stop the others
-                self._complain("Beginning what a coroutine waits for failed.", error)
+        self._scheduled = True  # What this finishes goes on right below, without another turn.
+        try:
+            if len(pendings) > 1:
+                for pending in pendings:
+                    try:
+                        pending.prepare()
+                    except Exception as error:  # noqa: BLE001  one must not stop the others
+                        self._complain(error)
+            for pending in pendings:
+                try:
+                    if pending.kick is not None and not pending.done:
+                        pending.kick(True)  # noqa: FBT003  a callback
+                except Exception as error:  # noqa: BLE001
+                    self._complain(error)
+        finally:
+            self._go_on()
 
     def spawn(
         self,
@@ -346,24 +365,44 @@ class Runner:
         self._ready.append(step)
         if not self._scheduled:
             self._scheduled = True
-            try:
-                if running_loop() is self.loop:
-                    self.loop.call_soon(self._go_on)
-                else:
-                    self.loop.call_soon_threadsafe(self._go_on)
-            except RuntimeError:  # The loop was closed: nobody is left to answer.
-                return
+            self._schedule(self._go_on)
+
+    def later(self, step: Callable[[], None]) -> None:
+        """`soon`, but when what is done soon has been written to its sockets; from any thread."""
+        self._last.append(step)
+        if not self._ending:
+            self._ending = True
+            self._schedule(self._end_turn)
+
+    def _schedule(self, act: Callable[[], None]) -> None:
+        try:
+            if running_loop() is self.loop:
+                self.loop.call_soon(act)
+            else:
+                self.loop.call_soon_threadsafe(act)
+        except RuntimeError:  # The loop was closed: nobody is left to answer.
+            return
 
     def _go_on(self) -> None:
         self._scheduled = False
-        for _ in range(len(self._ready)):
-            try:
-                self._ready.popleft()()
-            except Exception as error:  # noqa: BLE001  one must not stop the others
-                self._complain("What follows a pending failed.", error)
+        self._do(self._ready)
 
-    def _complain(self, message: str, error: Exception) -> None:
-        self.loop.call_exception_handler({"message": message, "exception": error})
+    def _end_turn(self) -> None:
+        self._ending = False
+        self._do(self._last)
+
+    def _do(self, steps: deque[Callable[[], None]]) -> None:
+        """Do what there is by now."""
+        for _ in range(len(steps)):
+            try:
+                steps.popleft()()
+            except Exception as error:  # noqa: BLE001  one must not stop the others
+                self._complain(error)
+
+    def _complain(self, error: Exception) -> None:
+        self.loop.call_exception_handler(
+            {"message": "What a pending needs or causes failed.", "exception": error}
+        )
 
 
 class Driven:
@@ -388,19 +427,25 @@ class Driven:
 
     def step(self) -> None:
         """Go on until the next wait, or the end."""
-        if self.over or (self._pending is not None and not self._pending.done and not self._due):
+        if self.over:
             return
-        self._detach()
+        waited = self._pending
+        if waited is not None:
+            if not waited.done and not self._due:
+                return
+            self._detach(waited)
         before, _by_hand.driving = _by_hand.driving, True
         try:
             pending, timeout_s = self._coroutine.send(None)
         except StopIteration as stop:
             _by_hand.driving = before
-            self._finish(stop.value, None)
+            self.over = True
+            self._on_done(stop.value, None)
             return
         except BaseException as error:  # noqa: BLE001  delivered to whoever asked
             _by_hand.driving = before
-            self._finish(None, error)
+            self.over = True
+            self._on_done(None, error)
             return
         finally:
             _by_hand.driving = before
@@ -414,7 +459,8 @@ class Driven:
         """End the coroutine where it waits; `on_done` is not called."""
         if not self.over:
             self.over = True
-            self._detach()
+            if self._pending is not None:
+                self._detach(self._pending)
             before, _by_hand.driving = _by_hand.driving, True
             try:
                 self._coroutine.close()
@@ -428,16 +474,11 @@ class Driven:
         self._due = True
         self.step()
 
-    def _detach(self) -> None:
-        if self._pending is not None:
-            if not self._pending.done:
-                self._pending.forget(self._woken)
-            self._pending = None
+    def _detach(self, waited: Pending[Any]) -> None:
+        if not waited.done:
+            waited.forget(self._woken)
+        self._pending = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._due = False
-
-    def _finish(self, value: Any, error: BaseException | None) -> None:
-        self.over = True
-        self._on_done(value, error)

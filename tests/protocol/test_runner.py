@@ -52,7 +52,7 @@ async def turn() -> None:
         await asyncio.sleep(0)
 
 
-async def result_of(pending: Pending[Any]) -> Any:
+async def result_of(pending: Awaitable[Any]) -> Any:
     return await pending
 
 
@@ -201,7 +201,7 @@ def test_work_that_is_done_by_then_is_not_begun():
 def test_a_limited_wait_ends_when_its_time_is_up(timeout_s):
     async def test(ends: Ends) -> None:
         never: Pending[None] = Pending()
-        ends.spawn(never.until(timeout_s))
+        ends.spawn(result_of(never.until(timeout_s)))
         await ends.wait()
         assert ends.seen == [(False, None)]
 
@@ -211,7 +211,7 @@ def test_a_limited_wait_ends_when_its_time_is_up(timeout_s):
 def test_a_limited_wait_ends_with_the_result_if_that_is_earlier():
     async def test(ends: Ends) -> None:
         pending: Pending[None] = Pending()
-        ends.spawn(pending.until(PATIENCE_S))
+        ends.spawn(result_of(pending.until(PATIENCE_S)))
         pending.resolve(None)
         await ends.wait()
         assert ends.seen == [(True, None)]
@@ -222,7 +222,7 @@ def test_a_limited_wait_ends_with_the_result_if_that_is_earlier():
 def test_a_wait_without_limit_has_no_timer():
     async def test(ends: Ends) -> None:
         pending: Pending[None] = Pending()
-        driven = ends.spawn(pending.until(None))
+        driven = ends.spawn(result_of(pending.until(None)))
         assert driven._timer is None
         pending.resolve(None)
         await ends.wait()
@@ -297,7 +297,7 @@ def test_cancelling_runs_finally_blocks_and_tells_nobody():
         driven.cancel()
         assert cleaned == ["up"]
         assert driven.over
-        assert pending._callbacks == []
+        assert not pending.awaited
         driven.cancel()
         pending.resolve(None)
         await turn()

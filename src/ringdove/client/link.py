@@ -422,7 +422,8 @@ class _Wire(asyncio.BufferedProtocol):
                 session.take(frame)
                 if not self.welcomed.done():
                     self.welcomed.set_result(None)
-            self._decoder.raise_failure()
+            if self._decoder.failure is not None:
+                raise self._decoder.failure
         except RingdoveError as error:
             self._end(error)
             self.close()

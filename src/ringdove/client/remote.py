@@ -75,6 +75,8 @@ class RemoteBackend:
         self._background: BackgroundLoop | None = None
         self._link: Link | None = None
         self._known: dict[str, QueueInfo] = {}
+        #: The queue as it was when last looked at, for packing messages.
+        self.known: Callable[[str], QueueInfo | None] = self._known.get
         self._sender = Sender(self, self.deliver, self._clock.now_ms)
         self._own = _Own()
 
@@ -194,10 +196,6 @@ class RemoteBackend:
     async def get_queue(self, name: str) -> QueueInfo:
         """See Backend."""
         return self._remember(await self._get(messages.WireInfo, Verb.GET, check_name(name)))
-
-    def known(self, name: str) -> QueueInfo | None:
-        """The queue as it was when last looked at, for packing messages."""
-        return self._known.get(name)
 
     async def get(self, name: str) -> QueueInfo:
         """`known`, or looked up."""

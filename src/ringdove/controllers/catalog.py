@@ -115,6 +115,8 @@ class Catalog:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: dict[str, QueueInfo] = {}
+        #: The queue of that name, if it was looked up before.
+        self.known: Callable[[str], QueueInfo | None] = self._known.get
         #: Queues whose recorded subscriptions somebody changes just now.
         self._changing_names: dict[int, Pending[None]] = {}
 
@@ -165,10 +167,6 @@ class Catalog:
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise QueueNotFound(f"There is no queue {name!r}.{hint}")
         return info
-
-    def known(self, name: str) -> QueueInfo | None:
-        """The queue, if it was looked up before."""
-        return self._known.get(name)
 
     async def maybe_get(self, name: str) -> QueueInfo | None:
         """The queue, or None."""

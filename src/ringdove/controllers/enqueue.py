@@ -1,9 +1,9 @@
 """The enqueue controller (E-Ctrl): check parcels, choose the stripe, join, append (T2.1, T3.1).
 
 A controller keeps nothing that matters. Small sends that arrive together for a stripe, or while an
-append to it is under way, are joined into one block: thousands of devices that send one message
-each cost the store one block per commit. Where repetition is judged, segments stay apart, and still
-share the commit. Where order is kept, large blocks stand in the same line as small sends.
+append to it is under way, are joined into one block (gathering.py): thousands of devices that send
+one message each cost the store one block per commit. Where order is kept, large blocks stand in the
+same line as small sends.
 """
 
 from __future__ import annotations
@@ -11,20 +11,19 @@ from __future__ import annotations
 import threading
 import time
 from functools import partial
-from itertools import groupby, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ringdove import limits
+from ringdove.controllers.gathering import Apart, Content, Gathering, Message, Single
 from ringdove.controllers.health import Health
 from ringdove.controllers.sending import ANY_STRIPE, Delivered, Parcel
-from ringdove.core.block import Block, key_hash
-from ringdove.core.dedup import Appended, Segment
+from ringdove.core.block import key_hash
+from ringdove.core.dedup import Appended
+from ringdove.core.tuples import maker
 from ringdove.errors import (
     InvalidArgument,
-    LocalProtocolError,
     MessageTooLarge,
     QueueNotFound,
-    RingdoveError,
     SettingsStale,
     StoreUnavailable,
 )
@@ -32,13 +31,13 @@ from ringdove.pending import Pending
 from ringdove.stores.base import Store, StripeId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from ringdove.controllers.catalog import Catalog, QueueInfo
     from ringdove.core.attributes import Attributes
+    from ringdove.core.dedup import Segment
     from ringdove.core.tally import Tallies
     from ringdove.errors import ClientError
 
+_stripe = maker(StripeId)
 
 #: The stripe that a parcel goes to, and what will be answered.
 Begun = tuple[StripeId, Pending["list[Appended | ClientError]"]]
@@ -57,7 +56,7 @@ class Enqueuer:
         #: Seconds after which a node counts as slow, and a send that may go elsewhere does.
         self.slowdown_s = limits.SLOWDOWN_MS / 1000
         self.health = Health(store.clock.now_ms)
-        self._gatherings: dict[StripeId, _Gathering] = {}
+        self._gatherings: dict[StripeId, Gathering] = {}
         self._lock = threading.Lock()
         #: Messages that went to the store; blocks of them, and those joined from several sends.
         self.messages = 0
@@ -96,10 +95,16 @@ class Enqueuer:
         if info is None or info.version != version:
             return None
         check_parcel(info, parcel)
-        if parcel.number == ANY_STRIPE and self._has_nodes(info):
+        number, level, segments, delay_ms = parcel
+        if number != ANY_STRIPE:
+            stripe = _stripe((info.id, number, level))
+        elif self._has_nodes(info):
             return None
-        stripe = self._choose(info, parcel)
-        return stripe, self._append(info, stripe, self._deferred(info, parcel))
+        else:
+            stripe = self._any_stripe(info, level)
+        if info.settings.delay_ms or delay_ms:
+            segments = self._deferred(info, parcel)
+        return stripe, self._append(info, stripe, segments)
 
     def _has_nodes(self, info: QueueInfo) -> bool:
         """Whether a send may have to go elsewhere; asked before a stripe has its turn."""
@@ -124,7 +129,7 @@ class Enqueuer:
             pending = self._append(info, stripe, segments)
             if not await pending.until(self.slowdown_s):
                 self.health.failed(node)
-                if not (isinstance(pending, _Single) and pending.withdraw()):
+                if not (isinstance(pending, Single) and pending.withdraw()):
                     slow.append((stripe, pending))
                 continue
             try:
@@ -189,8 +194,17 @@ class Enqueuer:
     def _append(
         self, info: QueueInfo, stripe: StripeId, segments: list[Segment]
     ) -> Pending[list[Appended | ClientError]]:
-        if len(segments) == 1 and _joinable(segments[0]):
-            return self._gather(stripe, segments[0].block, info.version)
+        if len(segments) == 1:
+            block, producer, _, _, _, message_id, _ = segments[0]
+            if (
+                producer is None
+                and message_id is None
+                and block.count <= limits.JOIN_MESSAGES_MAX
+                and block.nbytes <= limits.JOIN_BYTES_MAX
+                and not block.not_before_ms
+                and not block.codec
+            ):
+                return self._gather(stripe, block, info.version)
         pending = self._append_apart(info, stripe, segments)
         if segments and (segments[0].producer or segments[0].message_id) is not None:
             pending.when_done(partial(self._note_repeated, info.id, segments, pending))
@@ -204,7 +218,7 @@ class Enqueuer:
         if info.settings.ordered and not any(segment.producer for segment in segments):
             if self.store.node_of(stripe) is not None:
                 # Of several appends under way, a fabric may repeat an earlier one after a later.
-                return self._gather(stripe, _Apart(segments), info.version)
+                return self._gather(stripe, Apart(segments), info.version)
             gathering = self._gatherings.get(stripe)
             if gathering is not None:
                 gathering.flush(at_once=True)
@@ -212,11 +226,11 @@ class Enqueuer:
         self.messages += sum(segment.block.count for segment in segments)
         return self.store.submit_append(stripe, segments, info.version)
 
-    def _gather(self, stripe: StripeId, content: _Content, version: int) -> _Single:
+    def _gather(self, stripe: StripeId, content: Content, version: int) -> Single:
         with self._lock:
             gathering = self._gatherings.get(stripe)
             if gathering is None:
-                gathering = self._gatherings[stripe] = _Gathering(self, stripe)
+                gathering = self._gatherings[stripe] = Gathering(self, stripe)
             return gathering.add(content, version)
 
     def _note_repeated(
@@ -244,282 +258,16 @@ class Enqueuer:
             stripe = StripeId(info.id, key_hash(key) % settings.stripes, 0)
         else:
             stripe = self._any_stripe(info, 0)
-        message = _Message(body, key, attributes, self.store.clock.now_ms())
+        message = Message(body, key, attributes, self.store.clock.now_ms())
         return stripe, self._gather(stripe, message, info.version)
 
-    def forget(self, gathering: _Gathering) -> None:
+    def forget(self, gathering: Gathering) -> None:
         """Nothing is gathered there any more; the next send there finds it, if there are few."""
         if len(self._gatherings) <= _GATHERINGS_KEPT:
             return
         with self._lock:
             if not gathering.waiting and gathering.under_way is None:
                 self._gatherings.pop(gathering.stripe, None)
-
-
-class _Single(Pending["list[Appended | ClientError]"]):
-    """A send that waits for company, or for those before it."""
-
-    __slots__ = ("_gathering", "content", "version")
-
-    def __init__(self, gathering: _Gathering, content: _Content, version: int) -> None:
-        super().__init__(gathering.lead, gathering.flush)
-        self.content = content
-        self.version = version
-        self._gathering = gathering
-
-    def prepare(self) -> None:
-        """See Pending: the append goes to the store, which does what has come to it as one."""
-        self._gathering.submit()
-
-    def withdraw(self) -> bool:
-        """Take it back, if it has not gone to the store yet."""
-        return self._gathering.remove(self)
-
-
-class _Message:
-    """A message that is in no block yet; has what is asked of a small block."""
-
-    __slots__ = ("attributes", "body", "key", "sent_ms")
-
-    count = 1
-
-    def __init__(
-        self, body: bytes, key: bytes, attributes: Attributes | None, sent_ms: int
-    ) -> None:
-        self.body = body
-        self.key = key
-        self.attributes = attributes
-        self.sent_ms = sent_ms
-
-    @property
-    def nbytes(self) -> int:
-        """About what it adds to a block."""
-        return len(self.body) + len(self.key) + 16
-
-
-class _Apart:
-    """Segments that share an append with others, and no block."""
-
-    __slots__ = ("count", "nbytes", "segments")
-
-    def __init__(self, segments: list[Segment]) -> None:
-        self.segments = segments
-        self.count = sum(segment.block.count for segment in segments)
-        self.nbytes = sum(segment.block.nbytes for segment in segments)
-
-
-_Content = Block | _Message | _Apart
-
-
-def _shares(batch: list[_Single]) -> list[list[_Single]]:
-    """The sends of an append in order, by what they make of it: a block together, or segments."""
-    if len(batch) == 1:
-        return [batch]
-    shares: list[list[_Single]] = []
-    for apart, share in groupby(batch, lambda single: isinstance(single.content, _Apart)):
-        if apart:
-            shares += ([single] for single in share)
-        else:
-            shares.append(list(share))
-    return shares
-
-
-def _segments(share: list[_Single]) -> list[Segment]:
-    content = share[0].content
-    if isinstance(content, _Apart):
-        return content.segments
-    if isinstance(content, Block) and len(share) == 1:
-        return [Segment(content)]
-    return [Segment(_build([single.content for single in share]))]
-
-
-def _in_blocks(batch: list[_Single]) -> tuple[list[list[_Single]], list[Segment]]:
-    """The sends of an append as they share blocks, and those blocks."""
-    if len(batch) == 1:
-        return [batch], _segments(batch)
-    shares = _shares(batch)
-    try:
-        return shares, [segment for share in shares for segment in _segments(share)]
-    except LocalProtocolError:
-        # One block cannot hold them all, as when a sender's clock is years behind: each its own.
-        for single in batch:
-            if not isinstance(single.content, _Apart):
-                single.content = _Apart([Segment(_build([single.content]))])
-        shares = [[single] for single in batch]
-        return shares, [segment for share in shares for segment in _segments(share)]
-
-
-def _answer(share: list[_Single], answers: Iterator[Appended | ClientError]) -> None:
-    """Give each send of a share its part of what the store has answered."""
-    content = share[0].content
-    if isinstance(content, _Apart):
-        share[0].resolve(list(islice(answers, len(content.segments))))
-        return
-    answer = next(answers)
-    if isinstance(answer, RingdoveError):
-        for single in share:
-            single.fail(answer)
-        return
-    base = answer.base
-    for single in share:
-        single.resolve([Appended(base)])
-        base += single.content.count
-
-
-def _build(contents: Sequence[_Content]) -> Block:
-    """One block of everything, in order; messages that follow one another are built together."""
-    blocks: list[Block] = []
-    loose: list[_Message] = []
-    for content in contents:
-        if isinstance(content, _Message):
-            loose.append(content)
-            continue
-        if loose:
-            blocks.append(_build_messages(loose))
-            loose = []
-        assert isinstance(content, Block)
-        blocks.append(content)
-    if loose:
-        blocks.append(_build_messages(loose))
-    return Block.join(blocks)
-
-
-def _build_messages(found: list[_Message]) -> Block:
-    keyed = any(message.key for message in found)
-    attributed = any(message.attributes for message in found)
-    return Block.build(
-        [message.body for message in found],
-        sent_ms=[message.sent_ms for message in found],
-        keys=[message.key for message in found] if keyed else None,
-        attributes=[message.attributes for message in found] if attributed else None,
-    )
-
-
-class _Gathering:
-    """Sends to one stripe, and the append that is under way there.
-
-    They gather until somebody wants his answer, and while an append is under way; then all that
-    have come go as one.
-    """
-
-    def __init__(self, enqueuer: Enqueuer, stripe: StripeId) -> None:
-        self.stripe = stripe
-        self.waiting: list[_Single] = []
-        self.under_way: Pending[Any] | None = None
-        #: Appends that the store has and that nobody has had it begin.
-        self._unbegun: list[Pending[Any]] = []
-        self._enqueuer = enqueuer
-        self._lock = threading.Lock()
-
-    def add(self, content: _Content, version: int) -> _Single:
-        """Gather something; its answer comes with the append that takes it."""
-        single = _Single(self, content, version)
-        self.waiting.append(single)
-        return single
-
-    def remove(self, single: _Single) -> bool:
-        """Forget one that waits for company; False when it is under way."""
-        with self._lock:
-            if single not in self.waiting:
-                return False
-            self.waiting.remove(single)
-            return True
-
-    def flush(self, inline: bool = False, *, at_once: bool = False) -> None:  # noqa: FBT001, FBT002
-        """`submit`, and have the store begin; `inline`: here, if it is short."""
-        self.submit(at_once=at_once)
-        while self._unbegun:
-            with self._lock:
-                unbegun, self._unbegun = self._unbegun, []
-            for pending in unbegun:
-                pending.start(inline=inline)
-
-    def submit(self, *, at_once: bool = False) -> None:
-        """Give the store what has gathered, unless an append is under way; that does it at its end.
-
-        `at_once`: all of it, whatever is under way; for stores that do it in this order.
-        """
-        submitted: list[tuple[list[_Single], Pending[list[Appended | ClientError]]]] = []
-        with self._lock:
-            while self.waiting and (at_once or self.under_way is None):
-                batch = self._take()
-                self.under_way = self._submit(batch)
-                submitted.append((batch, self.under_way))
-                self._unbegun.append(self.under_way)
-        for batch, pending in submitted:
-            pending.when_done(partial(self._appended, batch, pending))
-
-    def _submit(self, batch: list[_Single]) -> Pending[list[Appended | ClientError]]:
-        enqueuer = self._enqueuer
-        try:
-            shares, segments = _in_blocks(batch)
-            enqueuer.blocks += len(segments)
-            for share in shares:
-                enqueuer.joined += len(share) > 1
-            for segment in segments:
-                enqueuer.messages += segment.block.count
-            return enqueuer.store.submit_append(self.stripe, segments, batch[0].version)
-        except Exception as error:  # noqa: BLE001  whoever gathered must be answered
-            failed: Pending[list[Appended | ClientError]] = Pending()
-            failed.fail(error)
-            return failed
-
-    def lead(self, pending: Pending[Any]) -> None:
-        """For a thread that waits: append, and help until the answer is there."""
-        while not pending.done:
-            self.flush()
-            under_way = self.under_way
-            if under_way is not None:
-                under_way.block()
-
-    def _appended(
-        self, batch: list[_Single], pending: Pending[list[Appended | ClientError]]
-    ) -> None:
-        with self._lock:
-            if self.under_way is pending:
-                self.under_way = None
-        error = pending.error()
-        if error is not None:
-            for single in batch:
-                single.fail(error)
-        else:
-            answers = iter(pending.result())
-            for share in _shares(batch):
-                _answer(share, answers)
-        if self.waiting or self._unbegun:
-            self.flush()
-        self._enqueuer.forget(self)
-
-    def _take(self) -> list[_Single]:
-        """What may go in one append; the rest waits for the next."""
-        if len(self.waiting) == 1:
-            return [self.waiting.pop(0)]  # The list stays: other threads add to it meanwhile.
-        batch: list[_Single] = []
-        count = nbytes = 0
-        for single in self.waiting:
-            count += single.content.count
-            nbytes += single.content.nbytes
-            if batch and (
-                count > limits.BLOCK_MESSAGES_TARGET
-                or nbytes > limits.BLOCK_BYTES_TARGET
-                or single.version != batch[0].version
-            ):
-                break
-            batch.append(single)
-        del self.waiting[: len(batch)]
-        return batch
-
-
-def _joinable(segment: Segment) -> bool:
-    block = segment.block
-    return (
-        segment.producer is None
-        and segment.message_id is None
-        and block.count <= limits.JOIN_MESSAGES_MAX
-        and block.nbytes <= limits.JOIN_BYTES_MAX
-        and not block.not_before_ms
-        and not block.codec
-    )
 
 
 def check_parcel(info: QueueInfo, parcel: Parcel) -> None:
@@ -532,15 +280,26 @@ def check_parcel(info: QueueInfo, parcel: Parcel) -> None:
         )
     if not ANY_STRIPE <= parcel.number < settings.stripes:
         raise InvalidArgument(f"Queue {info.name!r} has no stripe {parcel.number}.")
-    if settings.ordered and parcel.delay_ms is not None:
-        raise InvalidArgument(
-            f"Queue {info.name!r} keeps order, so single messages cannot be delayed; "
-            "set delay_ms on the queue instead."
-        )
-    if parcel.delay_ms is not None and not 0 <= parcel.delay_ms < settings.retention_ms:
-        raise InvalidArgument(f"delay_ms is {parcel.delay_ms}; it must be below retention_ms.")
+    if parcel.delay_ms is not None:
+        if settings.ordered:
+            raise InvalidArgument(
+                f"Queue {info.name!r} keeps order, so single messages cannot be delayed; "
+                "set delay_ms on the queue instead."
+            )
+        if not 0 <= parcel.delay_ms < settings.retention_ms:
+            raise InvalidArgument(f"delay_ms is {parcel.delay_ms}; it must be below retention_ms.")
     for segment in parcel.segments:
-        _check_segment(info, parcel.number, parcel.level, segment)
+        block = segment.block
+        usual = (
+            segment.producer is None
+            and segment.message_id is None
+            and settings.order != "key"
+            and block.priority == parcel.level
+            and not block.not_before_ms
+            and block.raw_bytes <= settings.body_bytes_max
+        )
+        if not usual:
+            _check_segment(info, parcel.number, parcel.level, segment)
 
 
 def _check_segment(info: QueueInfo, number: int, level: int, segment: Segment) -> None:

@@ -154,9 +154,8 @@ Delivered = tuple[StripeId, list[Appended | ClientError]]
 class Queues(Protocol):
     """Where a sender looks up queues."""
 
-    def known(self, name: str) -> QueueInfo | None:
-        """The queue, if it was looked up before."""
-        ...
+    #: The queue of that name, if it was looked up before.
+    known: Callable[[str], QueueInfo | None]
 
     async def get(self, name: str) -> QueueInfo:
         """The queue, or QueueNotFound."""

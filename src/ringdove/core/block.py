@@ -65,6 +65,8 @@ FLAG_ATTRIBUTES: Final = 2
 _HEADER = struct.Struct("<4sBBBBqqqqQIIII")
 _NO_HEADER = bytes(HEADER_BYTES)
 _LENGTH = struct.Struct("<I")
+#: The columns of a block with one body: time, padding, where the body begins and ends.
+_ONE_BODY = struct.Struct("<8xii")
 _LENGTH_AT = 52
 _CHECKED_BYTES = 60
 
@@ -319,9 +321,28 @@ class Block:
         )  # fmt: skip
         if owned and not isinstance(buffer, bytes):
             block._scratch = buffer
-        if not trusted:
+        if not trusted and (count != 1 or flags or codec or not block._is_one_body()):
             block.validate()
         return block
+
+    def _is_one_body(self) -> bool:
+        """Whether a block of one message, with neither keys, attributes nor codec, is valid.
+
+        Most blocks are such; this is `validate` at one look. False: `validate` says what is wrong.
+        """
+        length = len(self._payload)
+        if length < _ONE_BODY.size:
+            return False
+        first, last = _ONE_BODY.unpack_from(self._payload)
+        return (
+            first == 0
+            and last >= 0
+            and self.raw_bytes == length - 8 == 8 + last + -last % 8
+            and self.base | self.sent_ms | self.stored_ms | self.not_before_ms >= 0
+            and self.end <= limits.OFFSET_MAX
+            and self.priority <= limits.PRIORITY_MAX
+            and self.nbytes <= limits.BLOCK_BYTES_MAX
+        )
 
     def validate(self) -> None:
         """Check everything that checksums cannot: counts, sizes, offsets, attribute encoding."""
@@ -358,10 +379,10 @@ class Block:
     # -- placing --------------------------------------------------------------------------------
 
     def stamp(self, base: int, stored_ms: int) -> Block:
-        """The same block at offset `base`, stored at `stored_ms`; shares the columns.
+        """The same block at offset `base`, stored at `stored_ms`.
 
         The first stamp of a built block writes the header where the columns already are, so that
-        storing a block copies it only once.
+        storing a block copies it only once; others copy the columns behind their header.
         """
         block = Block(
             self._payload, self.count, self.flags, self.codec, self.priority, base, self.sent_ms,
@@ -372,6 +393,9 @@ class Block:
             self._buffer = None
             scratch[:HEADER_BYTES] = block._header()
             block._buffer = scratch
+        else:
+            block._buffer = b"".join((block._header(), self._payload))
+            block._payload = memoryview(block._buffer)[HEADER_BYTES:]
         return block
 
     def defer(self, not_before_ms: int) -> Block:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ringdove import limits
+from ringdove.core.tuples import maker
 from ringdove.errors import InvalidArgument, LimitExceeded, QueueIsCopy, SequenceRefused
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ class Appended(NamedTuple):
     #: longer known.
     base: int
     duplicate: bool = False
+
+
+_appended = maker(Appended)
 
 
 class ProducerState(NamedTuple):
@@ -162,6 +166,9 @@ class Plan(NamedTuple):
     ids: dict[bytes, int]
 
 
+_plan = maker(Plan)
+
+
 def plan(
     segments: Sequence[Segment],
     tail: int,
@@ -180,44 +187,50 @@ def plan(
     """
     answers: list[Appended | ClientError] = []
     blocks: list[Block] = []
+    nbytes = 0
     producers: dict[bytes, ProducerState] = {}
     ids: dict[bytes, int] = {}
-    for segment in segments:
-        answer: Appended | ClientError | None = check_segment(segment)
-        answer = answer or check_origin(segment, relayed=relayed)
-        if answer is not None:
-            answers.append(answer)
-            continue
-        if segment.placed:
-            try:
-                answer = judge_place(segment, tail)
-            except SequenceRefused as refusal:
-                answer = refusal
-        elif segment.producer is not None:
-            state = producers.get(segment.producer) or known_producer(segment.producer)
-            try:
-                answer = judge(state, segment)
-            except SequenceRefused as refusal:
-                answer = refusal
-            if answer is None and state is None and not admit_producer():
-                answer = LimitExceeded(
+
+    def judge_producer(segment: Segment, producer: bytes) -> Appended | ClientError | None:
+        state = producers.get(producer) or known_producer(producer)
+        answer = judge(state, segment)
+        if answer is None:
+            if state is None and not admit_producer():
+                return LimitExceeded(
                     f"The stripe remembers {limits.PRODUCERS_MAX} producers, the most: "
                     "use fewer, or wait until old ones are forgotten."
                 )
-            if answer is None:
-                end = segment.sequence + segment.span
-                seen_ms = heard_ms(segment.producer, now_ms, retention_ms)
-                producers[segment.producer] = ProducerState(end, segment.sequence, tail, seen_ms)
-        elif segment.message_id is not None:
+            end = segment.sequence + segment.span
+            seen_ms = heard_ms(producer, now_ms, retention_ms)
+            producers[producer] = ProducerState(end, segment.sequence, tail, seen_ms)
+        return answer
+
+    def judge_claim(segment: Segment) -> Appended | ClientError | None:
+        refusal = check_segment(segment) or check_origin(segment, relayed=relayed)
+        if refusal is not None:
+            return refusal
+        try:
+            if segment.placed:
+                return judge_place(segment, tail)
+            if segment.producer is not None:
+                return judge_producer(segment, segment.producer)
+        except SequenceRefused as refused:
+            return refused
+        if segment.message_id is not None:
             offset = ids.get(segment.message_id, known_id(segment.message_id))
-            if offset is None:
-                ids[segment.message_id] = tail
-            else:
-                answer = Appended(offset, duplicate=True)
+            if offset is not None:
+                return Appended(offset, duplicate=True)
+            ids[segment.message_id] = tail
+        return None
+
+    for segment in segments:
+        claims = segment.producer is not None or segment.message_id is not None or segment.placed
+        answer = judge_claim(segment) if claims or relayed else None
         if answer is None:
             block = segment.block if segment.placed else segment.block.stamp(tail, now_ms)
-            answer = Appended(block.base)
+            answer = _appended((block.base, False))
             blocks.append(block)
+            nbytes += block.nbytes
             tail = block.end
         answers.append(answer)
-    return Plan(answers, blocks, sum(b.nbytes for b in blocks), tail, producers, ids)
+    return _plan((answers, blocks, nbytes, tail, producers, ids))

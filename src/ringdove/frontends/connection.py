@@ -48,6 +48,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_decode_receive = messages.decoder(messages.Receive)
+
+#: Requests under way from which on it is asked whether there may be more.
+_CROWD = min(limits.REQUESTS_IN_FLIGHT_MAX, limits.RECEIVES_PARKED_MAX)
+
 
 class Follower(Protocol):
     """A standby that follows over a connection."""
@@ -136,7 +141,8 @@ class Connection(asyncio.BufferedProtocol):
             for frame in self._decoder.wrote(nbytes):
                 whole = True
                 self._take(frame)
-            self._decoder.raise_failure()
+            if self._decoder.failure is not None:
+                raise self._decoder.failure
         except RingdoveError as error:
             self._refuse(error)
             return
@@ -171,13 +177,27 @@ class Connection(asyncio.BufferedProtocol):
         if not self._welcomed:
             self._welcome(frame)
             return
-        at_once = self._AT_ONCE.get(frame.verb)
+        verb, number, _, meta, blob = frame
+        at_once = self._AT_ONCE.get(verb)
         if at_once is not None:
             at_once(self, frame)
-        elif self.draining:
-            self.answer_error(frame.number, _closing())  # The client asks again elsewhere.
-        else:
-            self._begin(frame)
+            return
+        if self.draining:
+            self.answer_error(number, _closing())  # The client asks again elsewhere.
+            return
+        if number in self._under_way or number in self._streams:
+            raise RemoteProtocolError(f"Request {number} is still under way; numbers are unique.")
+        nbytes = len(meta) + len(blob)
+        self._under_way[number] = nbytes
+        self._under_way_bytes += nbytes
+        self._server.requests += 1
+        try:
+            self._BEGIN.get(verb, Connection._handle)(self, frame)
+        except (RemoteProtocolError, InvalidArgument) as error:
+            # The frame was whole, but what is in it is damaged, unknown or not for this server.
+            self.answer_error(number, error)
+        if len(self._under_way) >= _CROWD or self._under_way_bytes >= limits.REQUESTS_BYTES_MAX:
+            self._regulate()
 
     def _pong(self, frame: Frame) -> None:
         self._write(Verb.REPLY, frame.number, b"")
@@ -227,25 +247,6 @@ class Connection(asyncio.BufferedProtocol):
         )
         self._write(Verb.REPLY, frame.number, messages.encode(welcome))
 
-    def _begin(self, frame: Frame) -> None:
-        number = frame.number
-        nbytes = len(frame.meta) + len(frame.blob)
-        if number in self._under_way or number in self._streams:
-            raise RemoteProtocolError(f"Request {number} is still under way; numbers are unique.")
-        self._under_way[number] = nbytes
-        self._under_way_bytes += nbytes
-        self._server.requests += 1
-        try:
-            begin = self._BEGIN.get(frame.verb)
-            if begin is not None:
-                begin(self, frame)
-            else:
-                self._handle(frame)
-        except (RemoteProtocolError, InvalidArgument) as error:
-            # The frame was whole, but what is in it is damaged, unknown or not for this server.
-            self.answer_error(number, error)
-        self._regulate()
-
     def _handle(self, frame: Frame) -> None:
         handler = self._server.handlers.get(frame.verb)
         if handler is None:
@@ -268,7 +269,8 @@ class Connection(asyncio.BufferedProtocol):
         stripe, pending = begun
         runner = self._server.runner
         runner.begin(pending)
-        pending.when_done(partial(runner.soon, partial(self._stored, frame, stripe, pending)))
+        # Whoever receives it is served first.
+        pending.when_done(partial(runner.later, partial(self._stored, frame, stripe, pending)))
 
     def _stored(
         self, frame: Frame, stripe: StripeId, pending: Pending[list[Appended | ClientError]]
@@ -299,7 +301,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin_receive(self, frame: Frame) -> None:
         number = frame.number
-        ask: messages.Receive = messages.decode(messages.Receive, frame.meta)
+        ask = _decode_receive(frame.meta)
         receive = self._server.broker.receive(
             ask.queue, ask.subscription, ask.max, ask.wait_s, ask.lease_ms
         )
@@ -340,8 +342,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def answer(self, number: int, meta: bytes, blocks: Sequence[Block] = ()) -> None:
         """Answer a request, which is over with it."""
-        self._end(number)
         self._write(Verb.REPLY, number, meta, blocks)
+        self._end(number)
 
     def answer_error(self, number: int, error: RingdoveError) -> None:
         """Refuse a request, which is over with it."""

@@ -8,6 +8,7 @@ from ringdove import limits
 from ringdove.controllers.sending import Parcel
 from ringdove.core.dedup import Segment
 from ringdove.core.receipt import Receipt
+from ringdove.core.tuples import maker
 from ringdove.errors import ClientError, InvalidArgument, RingdoveError
 from ringdove.protocol import messages
 from ringdove.protocol.frames import blocks_of
@@ -31,15 +32,21 @@ if TYPE_CHECKING:
     Handler = Callable[[Broker, Frame], Coroutine[Any, Any, Reply]]
 
 
+_decode_send = messages.decoder(messages.Send)
+_decode_settle = messages.decoder(messages.Settle)
+_segment, _make_parcel = maker(Segment), maker(Parcel)
+
+
 def _parcel(frame: Frame) -> tuple[str, int, Parcel]:
     """The parcel in a frame, its queue, and the version of the settings it was made for."""
-    ask: messages.Send = messages.decode(messages.Send, frame.meta)
-    blocks = blocks_of(frame, len(ask.segments))
-    segments = [
-        Segment(block, s.producer, s.sequence, s.span, s.gaps, s.message_id)
-        for block, s in zip(blocks, ask.segments, strict=True)
-    ]
-    return ask.queue, ask.version, Parcel(ask.number, ask.level, segments, ask.delay_ms)
+    ask = _decode_send(frame.meta)
+    segments = []
+    for block, s in zip(blocks_of(frame, len(ask.segments)), ask.segments, strict=True):
+        placed = False
+        segments.append(
+            _segment((block, s.producer, s.sequence, s.span, s.gaps, s.message_id, placed))
+        )
+    return ask.queue, ask.version, _make_parcel((ask.number, ask.level, segments, ask.delay_ms))
 
 
 async def _send(broker: Broker, frame: Frame) -> Reply:
@@ -65,17 +72,18 @@ def encode_stored(stripe: StripeId, answers: Iterable[Appended | ClientError]) -
 def encode_received(received: list[Received]) -> Reply:
     """The answer to a receive."""
     runs, blocks = [], []
-    for run in received:
-        parts = run.delivered.blocks
-        blocks += parts
-        runs.append(
-            messages.WireRun(run.receipt, run.until_ms, run.receives, run.first_ms, len(parts))
-        )
+    for receipt, until_ms, receives, first_ms, delivered in received:
+        parts = delivered.parts
+        for block, start, stop in parts:
+            blocks.append(block if stop - start == block.count else block.slice(start, stop))
+        runs.append(messages.WireRun(receipt, until_ms, receives, first_ms, len(parts)))
     return messages.encode(runs), blocks
 
 
 def fit(received: list[Received], bytes_max: int) -> tuple[list[Received], list[Received]]:
     """What of a receive goes in one frame, at least a block; and what does not."""
+    if len(received) == 1 and len(received[0].delivered.parts) == 1:
+        return received, []
     kept: list[Received] = []
     rest: list[Received] = []
     nbytes = 0
@@ -114,22 +122,22 @@ def _receipts(ask: messages.Settle) -> list[Receipt]:
 
 
 async def _acknowledge(broker: Broker, frame: Frame) -> Reply:
-    ask: messages.Settle = messages.decode(messages.Settle, frame.meta)
+    ask = _decode_settle(frame.meta)
     return _answers(await broker.acknowledge(_receipts(ask)))
 
 
 async def _extend(broker: Broker, frame: Frame) -> Reply:
-    ask: messages.Settle = messages.decode(messages.Settle, frame.meta)
+    ask = _decode_settle(frame.meta)
     return _answers(await broker.extend(_receipts(ask), ask.value or 0))
 
 
 async def _release(broker: Broker, frame: Frame) -> Reply:
-    ask: messages.Settle = messages.decode(messages.Settle, frame.meta)
+    ask = _decode_settle(frame.meta)
     return _answers(await broker.release(_receipts(ask), ask.value))
 
 
 async def _unlease(broker: Broker, frame: Frame) -> Reply:
-    ask: messages.Settle = messages.decode(messages.Settle, frame.meta)
+    ask = _decode_settle(frame.meta)
     return _answers(await broker.unlease(_receipts(ask)))
 
 

@@ -26,6 +26,7 @@ import xxhash
 from ringdove import limits
 from ringdove.core.block import HEADER_BYTES as BLOCK_HEADER_BYTES
 from ringdove.core.block import Block, block_bytes
+from ringdove.core.tuples import maker
 from ringdove.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ class Frame(NamedTuple):
     flags: int
     meta: Buffer
     blob: Buffer
+
+
+_frame = maker(Frame)
 
 
 def encode(
@@ -78,7 +82,7 @@ class FrameDecoder:
     """
 
     __slots__ = (
-        "_failure", "_filled", "_large", "_rest", "_scratch", "_total", "frame_bytes_max",
+        "_filled", "_large", "_rest", "_scratch", "_total", "failure", "frame_bytes_max",
     )  # fmt: skip
 
     def __init__(self, scratch: bytearray | None = None) -> None:
@@ -91,12 +95,8 @@ class FrameDecoder:
         self._large: memoryview | None = None
         self._filled = 0
         self._total = 0
-        self._failure: RemoteProtocolError | None = None
-
-    def raise_failure(self) -> None:
-        """Raise what is wrong behind the frames that were handed out last."""
-        if self._failure is not None:
-            raise self._failure
+        #: What is wrong behind the frames that were handed out last.
+        self.failure: RemoteProtocolError | None = None
 
     @property
     def partial(self) -> bool:
@@ -115,10 +115,11 @@ class FrameDecoder:
     def wrote(self, count: int) -> list[Frame]:
         """Note that `count` bytes were written to the buffer; the frames that are now complete.
 
-        When something is wrong behind them, `raise_failure` says so, once they are taken care of.
+        When something is wrong behind them, `failure` says so: to be raised when they are taken
+        care of.
         """
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         if self._large is None:
             return self._cut(self._scratch[:count])
         self._filled += count
@@ -138,7 +139,8 @@ class FrameDecoder:
             count = min(len(room), len(view) - at)
             room[:count] = view[at : at + count]
             frames += self.wrote(count)
-            self.raise_failure()
+            if self.failure is not None:
+                raise self.failure
             at += count
         return frames
 
@@ -150,7 +152,9 @@ class FrameDecoder:
         try:
             while end - at >= FRAME_HEADER_BYTES:
                 header = _HEADER.unpack_from(view, at)
-                total = FRAME_HEADER_BYTES + self._checked_length(header)
+                if header[5] != MAGIC or not header[1] <= header[0] <= self.frame_bytes_max:
+                    raise self._refusal(header)
+                total = FRAME_HEADER_BYTES + header[0]
                 if end - at < total:
                     if total > LARGE_BYTES:
                         self._begin_large(view[at:], total)
@@ -159,11 +163,11 @@ class FrameDecoder:
                 frames.append(_open(bytes(view[at : at + total]), header))
                 at += total
         except RemoteProtocolError as error:
-            self._failure = error
+            self.failure = error
             if not frames:
                 raise
             return frames
-        self._rest = bytes(view[at:])
+        self._rest = bytes(view[at:]) if at < end else b""
         return frames
 
     def _begin_large(self, begun: memoryview, total: int) -> None:
@@ -173,20 +177,19 @@ class FrameDecoder:
         self._filled = len(begun)
         self._total = total
 
-    def _checked_length(self, header: _Header) -> int:
-        length, meta_bytes, _, _, _, magic = header
-        if magic == MAGIC and meta_bytes <= length <= self.frame_bytes_max:
-            return length
+    def _refusal(self, header: _Header) -> RemoteProtocolError:
+        """What is wrong with a header."""
+        length, _, _, _, _, magic = header
         if magic != MAGIC:
-            raise RemoteProtocolError(
+            return RemoteProtocolError(
                 "These bytes are no frame of Ringdove's protocol: is the other side a Ringdove "
                 "client or server, and is this its native port?"
             )
         if length > self.frame_bytes_max:
-            raise RemoteProtocolError(
+            return RemoteProtocolError(
                 f"A frame announces {length} bytes; at most {self.frame_bytes_max} are taken."
             )
-        raise RemoteProtocolError("A frame's meta is longer than the frame.")
+        return RemoteProtocolError("A frame's meta is longer than the frame.")
 
 
 def _room(nbytes: int) -> memoryview:
@@ -209,7 +212,7 @@ def _open(data: bytes | memoryview, header: _Header) -> Frame:
     if check != _CHECK.unpack_from(data, _HEADER.size)[0]:
         raise RemoteProtocolError("A frame does not match its check: it was damaged on its way.")
     blob = memoryview(data)[meta_end:] if meta_bytes < length else b""
-    return Frame(verb, number, flags, meta, blob)
+    return _frame((verb, number, flags, meta, blob))
 
 
 def blocks_of(frame: Frame, count: int) -> list[Block]:

@@ -8,13 +8,18 @@ number and the verb `REPLY`, or `ERROR`. docs/protocol.md draws the life of a me
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
 from ringdove import errors, limits
 from ringdove.core.settings import QueueSettings  # noqa: TC001  msgspec reads it at run time
 from ringdove.errors import RemoteProtocolError, RingdoveError, SequenceRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
 
 PROTOCOL_VERSION: Final = 1
 
@@ -327,24 +332,31 @@ class Applied(msgspec.Struct, array_like=True):
     number: int
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
+#: The MessagePack form of a value.
+encode: Final[Callable[[Any], bytes]] = msgspec.msgpack.Encoder().encode
+
+_decoders: dict[Any, Callable[[Any], Any]] = {}
 
 
-def encode(value: Any) -> bytes:
-    """The MessagePack form of a value."""
-    return _encode(value)
+def decoder(kind: type[T]) -> Callable[[Any], T]:
+    """What makes a value of `kind` of its MessagePack form, or raises RemoteProtocolError."""
+    read = msgspec.msgpack.Decoder(kind).decode
+
+    def decode(meta: Any) -> T:
+        try:
+            return read(meta)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise RemoteProtocolError(f"A frame's meta cannot be read: {error}") from error
+
+    return decode
 
 
 def decode(kind: Any, meta: Any) -> Any:
     """A value of `kind` from its MessagePack form, or RemoteProtocolError."""
-    decoder = _decoders.get(kind)
-    if decoder is None:
-        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
-    try:
-        return decoder.decode(meta)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RemoteProtocolError(f"A frame's meta cannot be read: {error}") from error
+    read = _decoders.get(kind)
+    if read is None:
+        read = _decoders[kind] = decoder(kind)
+    return read(meta)
 
 
 def encode_error(error: RingdoveError) -> WireError:
