@@ -55,6 +55,11 @@ class Pending(Generic[T]):
         self._error: BaseException | None = None
         self._callbacks: list[Callable[[], None]] | None = None
 
+    def led_by(self, lead: Callable[[Pending[Any]], None], kick: Callable[[bool], None]) -> None:
+        """Name who does the work; before anybody waits."""
+        self._lead = lead
+        self.kick = kick
+
     def resolve(self, value: T) -> None:
         """Deliver the result."""
         self._value = value

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ringdove.controllers.broker import Broker
-from ringdove.controllers.dequeue import Received
 from ringdove.controllers.sending import Outgoing
+from ringdove.controllers.visiting import Received
 from ringdove.errors import SettingsStale
 from ringdove.pending import Pending, Runner, run
 from ringdove.stores.memory import MemoryStore

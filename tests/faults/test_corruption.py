@@ -28,8 +28,8 @@ from ringdove.pending import run
 from ringdove.stores.base import Claim, StripeId
 from ringdove.stores.embedded import EmbeddedStore
 from ringdove.stores.embedded.check import fsck
+from ringdove.stores.embedded.commit import GroupCommit
 from ringdove.stores.embedded.state import decode_stripe, encode, under
-from ringdove.stores.embedded.writer import GroupCommit
 
 GOOD = StripeId(1, 0, 0)
 BAD = StripeId(2, 0, 0)

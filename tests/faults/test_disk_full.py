@@ -8,7 +8,6 @@ import asyncio
 import errno
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -266,7 +265,7 @@ def test_a_change_that_cannot_be_taken_back_stops_nobody(
 
     with writer.paused():
         changes = [
-            writer.submit(partial(Change, lambda _: None, take_back))
+            writer.submit(Change(lambda _: None, take_back))
             for take_back in (lambda: taken_back.append("first"), undo)
         ]
     with failing(tmp_path):

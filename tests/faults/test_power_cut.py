@@ -28,7 +28,7 @@ from ringdove.pending import run
 from ringdove.stores.base import StripeId
 from ringdove.stores.embedded import EmbeddedStore
 from ringdove.stores.embedded.append import Append
-from ringdove.stores.embedded.writer import GroupCommit
+from ringdove.stores.embedded.commit import GroupCommit
 
 CUTS = int(os.environ.get("RINGDOVE_CUTS", "60"))
 

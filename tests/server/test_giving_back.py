@@ -9,8 +9,8 @@ import pytest
 import ringdove
 from ringdove import limits
 from ringdove.controllers.broker import Broker
-from ringdove.controllers.dequeue import Received
 from ringdove.controllers.sending import Outgoing
+from ringdove.controllers.visiting import Received
 from ringdove.core.block import Block
 from ringdove.errors import QueueNotFound, WaitTimeout
 from ringdove.frontends import connection as connection_module

@@ -24,7 +24,7 @@ from ringdove.pending import run
 from ringdove.stores.base import Record
 from ringdove.stores.embedded import EmbeddedStore
 from ringdove.stores.embedded.check import fsck
-from ringdove.stores.embedded.writer import GroupCommit
+from ringdove.stores.embedded.commit import GroupCommit
 from stores.conformance import StoreContract
 from stores.copies import CopyContract
 from stores.driver import Driver, bodies_of, offsets_of

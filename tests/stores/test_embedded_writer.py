@@ -23,8 +23,8 @@ from ringdove.errors import (
 from ringdove.pending import run
 from ringdove.stores.base import StripeId
 from ringdove.stores.embedded import EmbeddedStore, append
+from ringdove.stores.embedded.commit import GroupCommit
 from ringdove.stores.embedded.state import under
-from ringdove.stores.embedded.writer import Barrier, GroupCommit
 from stores.driver import Driver, block, offsets_of
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ def test_what_a_commit_has_trimmed_is_not_missed_before_it_is_published(
 
     def look_then_publish(commit: GroupCommit) -> None:
         state = embedded(driver)._state(driver.stripe)
-        state._hot = None
+        state._hot = state.newest = None
         embedded(driver)._cache._blocks.clear()
         driver.clock.sleep_ms(1)
         calls = {
@@ -539,13 +539,17 @@ def test_what_is_submitted_while_the_store_closes_is_answered(
     driver.make()
     store = embedded(driver)
     writer = store._writers["disk"]
-    late = []
 
-    def make(pending: Any) -> Any:
-        run(store.close())
-        late.append(pending)
-        return Barrier(pending)
+    class Closing(deque[Any]):
+        """Somebody closes the store between the question whether it is closed and this."""
 
-    assert writer.submit(make).block(10)
+        def append(self, operation: Any) -> None:
+            writer._queue = deque()
+            run(store.close())
+            writer._queue.append(operation)
+
+    writer._queue = Closing()
+    late = writer.barrier()
+    assert late.block(10)
     with pytest.raises(ConnectionClosed):
-        late[0].result()
+        late.result()

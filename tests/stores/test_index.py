@@ -338,3 +338,16 @@ def test_stale_entries_do_not_pile_up() -> None:
         bench.index.extend(leased.token, 0, 1, NOW_MS + LEASE_MS, NOW_MS)
     assert len(bench.index._timed) < 15_000
     assert bench.index.due_ms(NOW_MS, 1) == NOW_MS + LEASE_MS
+
+
+@pytest.mark.parametrize("order", ["loose", "key"])
+def test_what_was_scanned_and_is_ready_is_due_now(order: str) -> None:
+    bench = Bench(order)
+    bench.tail = 2
+    leased = bench.take()
+    assert bench.index.due_ms(NOW_MS, bench.tail) == NOW_MS
+    bench.take()
+    assert bench.index.due_ms(NOW_MS, bench.tail) == NOW_MS + LEASE_MS
+    bench.index.unlease(leased.token, leased.lo, leased.hi, NOW_MS)
+    bench.index.come_due(NOW_MS)
+    assert bench.index.due_ms(NOW_MS, bench.tail) == NOW_MS

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from ringdove.clock import Clock
     from ringdove.controllers.broker import QueueStats
     from ringdove.controllers.catalog import QueueInfo
-    from ringdove.controllers.dequeue import Received
     from ringdove.controllers.sending import Delivered as DeliveredParcel
     from ringdove.controllers.sending import Outgoing, Parcel, SentBatch
     from ringdove.controllers.streaming import StreamedBlock
+    from ringdove.controllers.visiting import Received
     from ringdove.core.block import Block
     from ringdove.core.receipt import Receipt
     from ringdove.errors import ClientError

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ringdove.controllers.dequeue import Received
+    from ringdove.controllers.visiting import Received
     from ringdove.core.attributes import Attributes
     from ringdove.core.block import Block
     from ringdove.core.receipt import Receipt

@@ -19,9 +19,10 @@ from ringdove.client.streaming import RemoteStream
 from ringdove.clock import Clock, SystemClock
 from ringdove.controllers.broker import QueueStats, total_stats
 from ringdove.controllers.catalog import QueueInfo
-from ringdove.controllers.dequeue import Received, check_wait
+from ringdove.controllers.dequeue import check_wait
 from ringdove.controllers.sending import Delivered as DeliveredParcel
 from ringdove.controllers.sending import Outgoing, Parcel, Sender, SentBatch, Sequencer
+from ringdove.controllers.visiting import Received
 from ringdove.core.dedup import Appended, Segment
 from ringdove.core.receipt import Receipt
 from ringdove.core.runs import LeasedRun

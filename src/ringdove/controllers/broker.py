@@ -14,7 +14,7 @@ from ringdove.controllers.accounts import Accounts
 from ringdove.controllers.administration import administer
 from ringdove.controllers.catalog import Catalog, QueueInfo
 from ringdove.controllers.deadletter import DeadLetters
-from ringdove.controllers.dequeue import Dequeuer, Received, Settling
+from ringdove.controllers.dequeue import Dequeuer, Settling
 from ringdove.controllers.enqueue import Enqueuer
 from ringdove.controllers.sending import Outgoing, Sender, SentBatch
 from ringdove.controllers.streaming import BlockStream
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ringdove.controllers.catalog import Notes
     from ringdove.controllers.enqueue import Begun
     from ringdove.controllers.sending import Delivered, Parcel
+    from ringdove.controllers.visiting import Received
     from ringdove.core.block import Block
     from ringdove.core.receipt import Receipt
     from ringdove.stores.base import Start, Store, StripeId, StripeStats

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ringdove import limits
-from ringdove.controllers.dequeue import Dequeuer, Received, raise_refusals
+from ringdove.controllers.dequeue import Dequeuer, raise_refusals
 from ringdove.controllers.sending import Outgoing, Sender
 from ringdove.core import attributes as encoding
 from ringdove.errors import (
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ringdove.controllers.catalog import Catalog, QueueInfo
+    from ringdove.controllers.visiting import Received
     from ringdove.core.attributes import Attributes
     from ringdove.core.block import Block
     from ringdove.core.receipt import Receipt

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from ringdove import limits
 from ringdove.controllers.barren import BarrenStripes
-from ringdove.controllers.catalog import Catalog, QueueInfo
 from ringdove.controllers.health import Health
-from ringdove.controllers.lobby import Guest, Lobbies, Lobby
+from ringdove.controllers.lobby import Lobbies
 from ringdove.controllers.pace import Pace
+from ringdove.controllers.visiting import OnDead, Received, Visit
 from ringdove.core.delays import Delays
 from ringdove.core.dequeue import Look, Park, Try, make_call
 from ringdove.core.policy import level_order
-from ringdove.core.receipt import Receipt
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
 from ringdove.errors import (
     InvalidArgument,
@@ -33,35 +32,23 @@ from ringdove.errors import (
     StoreUnavailable,
 )
 from ringdove.pending import Pending, Started, together
-from ringdove.stores.base import Claim, Delivered, Store, StripeId
+from ringdove.stores.base import Claim, StripeId
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from ringdove.clock import Clock
+    from ringdove.controllers.catalog import Catalog, QueueInfo
+    from ringdove.controllers.lobby import Guest, Lobby
     from ringdove.core.dequeue import Action, DequeueCall
+    from ringdove.core.receipt import Receipt
     from ringdove.core.tally import Tallies
     from ringdove.errors import ClientError
-
-
-class Received(NamedTuple):
-    """A leased run with its messages and the receipt that settles it."""
-
-    receipt: Receipt
-    until_ms: int
-    receives: int
-    first_ms: int
-    delivered: Delivered
+    from ringdove.stores.base import Store
 
 
 #: Settles receipts when it is awaited; per receipt, how many messages or why it is refused.
 Settling = Coroutine[Any, Any, "list[int | ClientError]"]
-
-#: Moves runs that were received too often to the dead-letter queue.
-OnDead = Callable[[QueueInfo, "list[Received]"], Awaitable[None]]
-
-#: Takes a place among those who wait at a subscription of a queue for so many messages.
-Enter = Callable[[QueueInfo, str, int], tuple[Lobby, Guest]]
 
 
 class Dequeuer:
@@ -133,24 +120,29 @@ class Dequeuer:
     ) -> list[Received]:
         """Let the queue's method (core/dequeue.py) decide, and do what it says."""
         clock = self._store.clock
-        order, watches = self._order(info), self._watches(info)
-        visit = _Visit(self._store, self._pace, info, subscription, want, lease_ms)
+        visit = Visit(self._store, self._pace, info, subscription, want, lease_ms)
         visit.on_dead = self.on_dead
-        call = make_call(info.settings, want, len(order), deadline_ms)
+        self._plan(visit)
+        call = make_call(info.settings, want, len(visit.order), deadline_ms)
         interrupted = True
-        action = call.start(clock.now_ms())
+        now_ms = clock.now_ms()
+        action = call.start(now_ms)
         try:
             while True:
-                action = self._skip_barren(visit, call, action, order, watches)
+                if visit.notes_barren:
+                    action = self._skip_barren(visit, call, action)
                 if isinstance(action, Try):
-                    found, due_ms = await self._try(visit, order[action.stripe], watches)
-                    action = call.tried(found, clock.now_ms(), due_ms)
-                elif isinstance(action, Park):
-                    await self._park(visit, action, watches)
-                    order, watches = self._order(info), self._watches(info)
-                    action = call.woken(clock.now_ms())
+                    found, due_ms = await self._try(visit, visit.order[action.stripe])
+                    action = call.tried(found, now_ms if found else clock.now_ms(), due_ms)
+                    continue
+                visit.raise_damage()
+                if isinstance(action, Park):
+                    await self._park(visit, action)
+                    self._plan(visit)
+                    now_ms = clock.now_ms()
+                    action = call.woken(now_ms)
                 elif isinstance(action, Look):
-                    depths = await self._depths(info, subscription, order)
+                    depths = await self._depths(info, subscription, visit.order)
                     action = call.looked(depths, clock.now_ms())
                 else:
                     break
@@ -161,20 +153,28 @@ class Dequeuer:
         finally:
             visit.leave(interrupted=interrupted)
         self._pass_on(visit, enough=call.found >= want)
-        visit.raise_unreached()
+        if visit.failure is not None and not visit.reached:
+            raise visit.failure
         if call.found:
             self._note(info.id, visit.found)
-        self._pace.learn(info, subscription, found=call.found > 0)
+        if info.settings.spread == "auto":
+            self._pace.learn(info, subscription, found=call.found > 0)
         return visit.found
+
+    def _plan(self, visit: Visit) -> None:
+        """Choose the order of the stripes, and take their watches before they are looked at."""
+        info, watch = visit.info, self._store.watch
+        stripes = info.stripes()
+        visit.order = stripes if len(stripes) == 1 else self._order(info)
+        visit.watches = {stripe: watch(stripe) for stripe in stripes}
 
     def _note(self, queue: int, received: list[Received]) -> None:
         now_ms = self._store.clock.now_ms()
         tally = self._tallies.of(queue)
-        for run in received:
-            own = run.receipt
-            tally.handed_out(own.number, own.level, own.subscription, own.lo, own.hi, run.receives)
-            if run.receives == 1 and run.delivered.parts:
-                self.delays.add(now_ms - run.delivered.parts[0].block.stored_ms)
+        for own, _, receives, _, delivered in received:
+            tally.handed_out(own.number, own.level, own.subscription, own.lo, own.hi, receives)
+            if receives == 1 and delivered.parts:
+                self.delays.add(now_ms - delivered.parts[0].block.stored_ms)
 
     def _give_back(self, received: list[Received], error: BaseException) -> None:
         """Let others have at once what was leased by a receive that is interrupted or begins anew.
@@ -184,97 +184,86 @@ class Dequeuer:
         if isinstance(error, SettingsStale) or not isinstance(error, Exception):
             self.begin_to_unlease([run.receipt for run in received])
 
-    def _skip_barren(
-        self,
-        visit: _Visit,
-        call: DequeueCall,
-        action: Action,
-        order: Sequence[StripeId],
-        watches: dict[StripeId, Pending[None]],
-    ) -> Action:
-        """Go past stripes that have nothing yet. Damage is told when no other has anything."""
-        if visit.notes_barren:
-            now_ms = self._store.clock.now_ms()
-            while isinstance(action, Try):
-                stripe = order[action.stripe]
-                barren = self._barren.find(stripe, visit.subscription, watches[stripe], now_ms)
-                if barren is None:
-                    break
-                visit.dues[stripe] = barren.due_ms
-                action = call.tried(0, now_ms, barren.due_ms)
-        if visit.damage is not None and not call.found and not isinstance(action, Try):
-            raise visit.damage
+    def _skip_barren(self, visit: Visit, call: DequeueCall, action: Action) -> Action:
+        """Go past stripes that have nothing yet."""
+        now_ms = self._store.clock.now_ms()
+        while isinstance(action, Try):
+            stripe = visit.order[action.stripe]
+            watch = visit.watches[stripe]
+            barren = self._barren.find(stripe, visit.subscription, watch, now_ms)
+            if barren is None:
+                break
+            visit.dues[stripe] = barren.due_ms
+            action = call.tried(0, now_ms, barren.due_ms)
         return action
 
-    async def _try(
-        self, visit: _Visit, stripe: StripeId, watches: dict[StripeId, Pending[None]]
-    ) -> tuple[int, int | None]:
+    async def _try(self, visit: Visit, stripe: StripeId) -> tuple[int, int | None]:
         """Visit a stripe: how many it gave, and when it has more."""
         try:
-            found, due_ms = await self._visit(visit, stripe)
+            node = self._store.node_of(stripe)
+            if node is None:
+                found = await visit.lease(stripe)
+            else:
+                found = await self._visit_node(visit, stripe, node)
         except StoreCorrupted as error:
             visit.damage = error
             return 0, None
-        self._count(visit, stripe, found)
+        due_ms = visit.dues[stripe]
+        if found:
+            self.hits += 1
+            self.delivered += found
+        else:
+            self.misses += 1
+        if self._counters:
+            self._count(visit, stripe, found)
         if visit.notes_barren:
-            self._barren.note(stripe, visit.subscription, watches[stripe], due_ms)
+            self._barren.note(stripe, visit.subscription, visit.watches[stripe], due_ms)
         return found, due_ms
 
-    async def _park(
-        self, visit: _Visit, park: Park, watches: dict[StripeId, Pending[None]]
-    ) -> None:
+    async def _park(self, visit: Visit, park: Park) -> None:
         self.parked += 1
         try:
             if not park.watch:
                 await _pause(self._store.clock, park.until_ms)
             else:
                 lobby, guest = visit.enter(self._enter)
-                await lobby.wait(guest, watches.values(), park.until_ms, park.due_ms)
+                await lobby.wait(guest, visit.watches.values(), park.until_ms, park.due_ms)
         finally:
             self.parked -= 1
 
-    def _visit(self, visit: _Visit, stripe: StripeId) -> Awaitable[tuple[int, int | None]]:
-        """Lease from a stripe: how many, and when it has more."""
-        node = self._store.node_of(stripe)
-        return visit.lease(stripe) if node is None else self._visit_node(visit, stripe, node)
-
-    async def _visit_node(
-        self, visit: _Visit, stripe: StripeId, node: Hashable
-    ) -> tuple[int, int | None]:
+    async def _visit_node(self, visit: Visit, stripe: StripeId, node: Hashable) -> int:
         """Lease from a stripe of a fabric, unless its node was gone or slow a moment ago."""
-        later_ms = self._store.clock.now_ms() + _TRY_AGAIN_MS
+        visit.dues[stripe] = self._store.clock.now_ms() + _TRY_AGAIN_MS
         if not self.health.admits(node):
-            return 0, later_ms
+            return 0
         began_s = time.monotonic()
         try:
             found = await visit.lease(stripe)
         except StoreUnavailable as error:
             self.health.failed(node)
             visit.failure = error
-            return 0, later_ms
+            return 0
         self.health.answered(node, time.monotonic() - began_s)
         visit.reached = True
         return found
 
-    def _watches(self, info: QueueInfo) -> dict[StripeId, Pending[None]]:
-        watch = self._store.watch
-        return {stripe: watch(stripe) for stripe in info.stripes()}
-
     def _enter(self, info: QueueInfo, subscription: str, want: int) -> tuple[Lobby, Guest]:
         # By version too: who waits is woken by a change, and then watches other stripes.
         key = (info.id, subscription, info.version)
-        return self._lobbies.enter(key, want, lambda: tuple(self._watches(info).values()))
+        watch = self._store.watch
+        return self._lobbies.enter(key, want, lambda: tuple(map(watch, info.stripes())))
 
-    def _pass_on(self, visit: _Visit, *, enough: bool) -> None:
+    def _pass_on(self, visit: Visit, *, enough: bool) -> None:
         """Tell those who wait what a receive has left for them.
 
         One that was called for several arrivals, or by time, and had enough, has not looked
         everywhere.
         """
-        info, due_ms = visit.info, visit.due_ms
+        info = visit.info
         lobby = self._lobbies.get((info.id, visit.subscription, info.version))
-        if lobby is None:
+        if not lobby:
             return
+        due_ms = visit.due_ms
         if visit.shared and enough:
             lobby.call_next(shared=True)
         elif due_ms is None:
@@ -310,12 +299,7 @@ class Dequeuer:
         waiting = [own.waiting for own in stats.subscriptions if own.name == subscription]
         return waiting[0] if waiting else 1
 
-    def _count(self, visit: _Visit, stripe: StripeId, found: int) -> None:
-        if found:
-            self.hits += 1
-            self.delivered += found
-        else:
-            self.misses += 1
+    def _count(self, visit: Visit, stripe: StripeId, found: int) -> None:
         counters = self._counters.get((visit.info.id, visit.subscription))
         if counters is not None and stripe in counters[1]:
             left = counters[1][stripe] - found
@@ -325,8 +309,6 @@ class Dequeuer:
         """The stripes in the order in which this receive visits them."""
         self._turn += 1
         count = info.settings.stripes
-        if count == 1 and not info.settings.priority:
-            return info.stripes()
         start = self._turn % count
         if info.settings.spread == "infinite":
             start = self._random.randrange(count)
@@ -429,132 +411,6 @@ def _claim(own: Receipt, earlier: bool) -> Claim:  # noqa: FBT001
     return Claim(own.epoch, own.token, own.lo, own.hi, earlier)
 
 
-class _Visit:
-    """What one receive leases, stripe by stripe."""
-
-    def __init__(
-        self,
-        store: Store,
-        pace: Pace,
-        info: QueueInfo,
-        subscription: str,
-        want: int,
-        lease_ms: int | None,
-    ) -> None:
-        self.found: list[Received] = []
-        #: Why a node could not be asked, and whether any could.
-        self.failure: StoreUnavailable | None = None
-        self.reached = False
-        #: What is wrong with a stripe that was visited.
-        self.damage: StoreCorrupted | None = None
-        #: When each stripe has more that was visited, or known to have nothing yet.
-        self.dues: dict[StripeId, int | None] = {}
-        self.on_dead: OnDead | None = None
-        self.info = info
-        self.subscription = subscription
-        #: The receiver's place, once it has waited.
-        self._place: tuple[Lobby, Guest] | None = None
-        settings = info.settings
-        #: Whether stripes where nothing is left are remembered: not, where a rate may be why.
-        self.notes_barren = (
-            settings.dequeue == "wake"
-            and settings.stripes + settings.priority > 1
-            and settings.receive_rate_max is None
-        )
-        self._store = store
-        self._pace = pace
-        self._left = self._want = want
-        self._bytes = 0
-        self._lease_ms = lease_ms or settings.lease_ms
-        self._paced = settings.receive_rate_max is not None or settings.spread == "auto"
-
-    def enter(self, enter: Enter) -> tuple[Lobby, Guest]:
-        """The receiver's place among those who wait; the same one each time."""
-        if self._place is None:
-            self._place = enter(self.info, self.subscription, self._want)
-        return self._place
-
-    @property
-    def shared(self) -> bool:
-        """Whether the receiver was called for several arrivals, or by time."""
-        return self._place is not None and self._place[1].shared
-
-    def leave(self, *, interrupted: bool) -> None:
-        """Give that place up, if there is one."""
-        if self._place is not None:
-            lobby, guest = self._place
-            lobby.leave(guest, interrupted=interrupted)
-
-    def raise_unreached(self) -> None:
-        """Raise why no node could be asked, if none could."""
-        if self.failure is not None and not self.reached:
-            raise self.failure
-
-    @property
-    def due_ms(self) -> int | None:
-        """When one of these stripes has more."""
-        soonest: int | None = None
-        for due_ms in self.dues.values():
-            if due_ms is not None and (soonest is None or due_ms < soonest):
-                soonest = due_ms
-        return soonest
-
-    async def lease(self, stripe: StripeId) -> tuple[int, int | None]:
-        """Lease what is still wanted from one stripe; how many, and when it has more."""
-        info, subscription = self.info, self.subscription
-        if self._bytes >= limits.LEASE_BYTES_MAX:
-            self.dues[stripe] = now_ms = self._store.clock.now_ms()
-            return 0, now_ms  # Not visited: there may be something.
-        if not self._paced:
-            count = await self._lease(stripe, self._left)
-            self._left -= count
-            return count, self.dues[stripe]
-        granted, due_ms = self._pace.admit(info, subscription, self._left)
-        if not granted:
-            self.dues[stripe] = due_ms
-            return 0, due_ms
-        count = 0
-        self._pace.begin(info, subscription)
-        try:
-            count = await self._lease(stripe, granted)
-        finally:
-            self._pace.end(info, subscription)
-            self._pace.give_back(info, subscription, granted - count)
-        self._left -= count
-        return count, self.dues[stripe]
-
-    async def _lease(self, stripe: StripeId, want: int) -> int:
-        info, subscription = self.info, self.subscription
-        spread = self._pace.spread(info, subscription)
-        count = 0
-        more = True
-        due_ms: int | None = None
-        while more and count < want and self._bytes < limits.LEASE_BYTES_MAX:
-            try:
-                delivery = await self._store.lease(
-                    stripe, subscription, want - count, self._lease_ms, spread, info.version
-                )
-            except StoreCorrupted:
-                if not count:
-                    raise
-                due_ms = self._store.clock.now_ms()
-                break  # Deliver what is in front of the damage.
-            for delivered in delivery.runs:
-                self.found.append(_received(stripe, delivery.epoch, subscription, delivered))
-                for part in delivered.parts:
-                    self._bytes += part.share_bytes
-                count += delivered.run.hi - delivered.run.lo
-            if delivery.dead and self.on_dead is not None:
-                dead = [
-                    _received(stripe, delivery.epoch, subscription, run) for run in delivery.dead
-                ]
-                await self.on_dead(info, dead)
-            more = delivery.more or bool(delivery.dead)
-            due_ms = delivery.due_ms
-        self.dues[stripe] = due_ms
-        return count
-
-
 def check_lease(lease_ms: int) -> None:
     """Refuse a lease that is no length of time."""
     if not 0 < lease_ms <= limits.DURATION_MS_MAX:
@@ -583,12 +439,6 @@ def raise_refusals(answers: Iterable[int | RingdoveError]) -> int:
 async def _pause(clock: Clock, until_ms: int | None) -> None:
     never: Pending[None] = Pending()
     await never.until(None if until_ms is None else (until_ms - clock.now_ms()) / 1000)
-
-
-def _received(stripe: StripeId, epoch: int, subscription: str, delivered: Delivered) -> Received:
-    run = delivered.run
-    receipt = Receipt(*stripe, epoch, run.token, run.lo, run.hi, subscription)
-    return Received(receipt, run.until_ms, run.receives, run.first_ms, delivered)
 
 
 #: Every so many receives, stripes of other machines come first.

@@ -86,7 +86,8 @@ class Lobby:
             self._arm()
         self.note_due(due_ms)
         while True:
-            signal = guest.signal = Pending[None]()  # First: who changes what follows, nudges then.
+            signal: Pending[None] = Pending()
+            guest.signal = signal  # First: who changes what follows, nudges then.
             if guest.called or _any_done(seen):
                 break
             end_ms = self._plan(guest, until_ms)
@@ -94,6 +95,8 @@ class Lobby:
             if timeout_s is not None and timeout_s <= 0:
                 break
             await signal.until(timeout_s)
+            if guest.called:
+                break
         with self._lock:
             guest.called = True
             if self._called is guest:

@@ -25,6 +25,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, NamedTuple
 
+from ringdove.core.tuples import maker
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -56,6 +58,9 @@ class Answer(NamedTuple):
 
 
 Action = Try | Look | Park | Answer
+
+_try = maker(Try)
+_ANSWER = Answer()
 
 
 class DequeueCall(ABC):
@@ -97,7 +102,7 @@ class DequeueCall(ABC):
         self._tried += 1
         if self.found < self.want and self._tried < self._tries_max:
             return self._visit()
-        return Answer() if self.found else self._missed(now_ms)
+        return _ANSWER if self.found else self._missed(now_ms)
 
     def looked(self, depths: Sequence[int], now_ms: int) -> Action:  # noqa: ARG002
         """The counters as they were; only `monitor` asks for them."""
@@ -118,7 +123,7 @@ class DequeueCall(ABC):
     def _visit(self) -> Try:
         stripe = self._next % self._stripes
         self._next += 1
-        return Try(stripe)
+        return _try((stripe,))
 
     def _over(self, now_ms: int) -> bool:
         return self._deadline_ms is not None and self._deadline_ms <= now_ms
@@ -200,8 +205,9 @@ class WakeCall(DequeueCall):
             return self._begin_round()
         return Answer() if self._over(now_ms) else _watch(self._deadline_ms, self._due_ms)
 
-    def _last_round(self, now_ms: int) -> Action:
-        return self.start(now_ms)
+    def woken(self, now_ms: int) -> Action:  # noqa: ARG002
+        """Look, also for the last time."""
+        return self._begin_round()
 
 
 _CALLS: dict[str, Callable[..., DequeueCall]] = {

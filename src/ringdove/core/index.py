@@ -14,8 +14,8 @@ run is
 
 and moves READY -> LEASED on lease, LEASED -> done on acknowledge, LEASED or WAITING -> READY when
 its time has passed. There are no timers: `lease` first moves what has come due, a bounded number
-per call. Heap entries are never searched for; a run that moves on invalidates its entry by taking a
-new `place`. Cost: O(log r) per run touched, r being the runs outstanding; never the backlog.
+per call (agenda.py). Cost: O(log r) per run touched, r being the runs outstanding; never the
+backlog.
 
 What must survive a restart is what is done, and how often a message was received. `changes` hands
 both out since the last call, for the store to write; `restore` takes them back. Messages that were
@@ -32,11 +32,11 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from ringdove import limits
+from ringdove.core.agenda import Agenda
 from ringdove.core.runs import (
     LEASED,
     READY,
     WAITING,
-    DoneSet,
     Heirs,
     IndexChanges,
     Leased,
@@ -47,6 +47,7 @@ from ringdove.core.runs import (
     lo_of,
     misplaced,
 )
+from ringdove.core.tuples import maker
 from ringdove.errors import LimitExceeded, ReceiptStale, StoreCorrupted
 
 if TYPE_CHECKING:
@@ -57,26 +58,19 @@ if TYPE_CHECKING:
     from ringdove.core.settings import QueueSettings
 
 
-class Index:
+class Index(Agenda):
     """Which messages of a stripe a subscription has waiting, leased and done."""
 
     def __init__(
         self, settings: QueueSettings, make_token: Callable[[], int], random: Random, floor: int = 0
     ) -> None:
+        super().__init__(floor)
         self.settings = settings
-        self.done = DoneSet(floor)
         #: Everything at or above it that is no hole is deliverable and not recorded.
         self.scan = floor
-        #: Messages in leased runs, and in runs that wait for a time.
-        self.leased = 0
-        self.delayed = 0
         self._make_token = make_token
         self._random = random
         self._leases: dict[int, list[Run]] = {}
-        self._timed: list[tuple[int, int, Run]] = []
-        self._timed_max = _STALE_ENTRIES_MAX
-        self._ready: list[tuple[int, int, Run]] = []
-        self._place = 0
         self._saved_floor = -1
         self._holes: deque[tuple[int, int]] = deque()
         self._changed_tokens: set[int] = set()
@@ -98,6 +92,8 @@ class Index:
         With `spread` > 1 they are picked at random among that many of the oldest (B3). The result
         may be smaller than what is deliverable only when `more` says so.
         """
+        if spread == 1 and (leased := self._lease_next(want, now_ms, lease_ms, source, tail)):
+            return leased
         if self._holes:
             self._recover(now_ms, source, tail)
         exhausted = self._promote(now_ms)
@@ -129,6 +125,32 @@ class Index:
             [self._hand_out(run, now_ms, until_ms) for run in dead],
             not exhausted,
         )
+
+    def _lease_next(
+        self, want: int, now_ms: int, lease_ms: int, source: Source, tail: int
+    ) -> Leased | None:
+        """`lease` where nothing has come back and one block has what comes next: the usual case.
+
+        None where it is not; nothing has changed then.
+        """
+        start = self.scan
+        if (
+            not self.done.floor <= start < tail
+            or self._ready
+            or self._holes
+            or (self._timed and self._timed[0][0] <= now_ms)
+            or self.settings.order != "loose"
+            or len(self._leases) >= limits.LEASES_MAX
+        ):
+            return None
+        block = source.block_at(start)
+        stop = min(start + want, tail)
+        if block.base > start or block.end < stop or block.not_before_ms > now_ms:
+            return None
+        self.scan = stop
+        self._scan_due_ms = None
+        leased = self._hand_out(Run(start, stop), now_ms, now_ms + lease_ms)
+        return _leased(([leased], [], False))
 
     def acknowledge(self, token: int, lo: int, hi: int, now_ms: int) -> int:
         """Mark the messages of [lo, hi) that the lease still holds done; answers how many.
@@ -251,7 +273,7 @@ class Index:
         """
         locked = self.settings.order == "strict" and self.leased + self.delayed
         unscanned = self.scan < tail and self._scan_due_ms is None
-        if not locked and (self._something_ready() or unscanned):
+        if not locked and (unscanned or self._something_ready()):
             return now_ms
         while self._timed and self._timed[0][2].place != self._timed[0][1]:
             heapq.heappop(self._timed)
@@ -323,18 +345,6 @@ class Index:
         return misplaced(spans, self.done.floor, tail)
 
     # -- inside ---------------------------------------------------------------------------------
-
-    def _promote(self, now_ms: int) -> bool:
-        """Make ready what has come due; False when the limit per call stopped it."""
-        timed = self._timed
-        for _ in range(limits.PROMOTE_PER_CALL_MAX):
-            if not timed or timed[0][0] > now_ms:
-                return True
-            _, place, run = heapq.heappop(timed)
-            if run.place == place:
-                self._account(run, -1)
-                self._make_ready(run)
-        return False
 
     def _gather(
         self, want: int, now_ms: int, source: Source, tail: int, pieces: list[Run], dead: list[Run]
@@ -454,10 +464,12 @@ class Index:
         run.first_ms = run.first_ms or now_ms
         run.state = LEASED
         run.released = False
+        run.until_ms = until_ms
         self._leases[token] = [run]
         self._changed_tokens.add(token)
-        self._wait(run, until_ms)
-        return LeasedRun(run.lo, run.hi, token, until_ms, run.receives, run.first_ms)
+        self.leased += run.hi - run.lo
+        self._enter(run)
+        return _leased_run((run.lo, run.hi, token, until_ms, run.receives, run.first_ms))
 
     def _carve(self, token: int, lo: int, hi: int, *, keep: bool = False) -> list[Run]:
         """The lease's runs within [lo, hi), split at its borders; removed unless `keep`."""
@@ -529,52 +541,6 @@ class Index:
             del self._leases[run.token]
         self._changed_tokens.add(run.token)
 
-    def _account(self, run: Run, sign: int) -> None:
-        """Count a run in (+1) or out (-1) of the totals for its state."""
-        if run.state == LEASED:
-            self.leased += sign * (run.hi - run.lo)
-        elif run.state == WAITING:
-            self.delayed += sign * (run.hi - run.lo)
-
-    def _wait(self, run: Run, until_ms: int) -> None:
-        """Put a run into the time order until `until_ms`."""
-        run.until_ms = until_ms
-        self._account(run, 1)
-        self._enter(run)
-
-    def _enter(self, run: Run) -> None:
-        self._place = run.place = self._place + 1
-        heapq.heappush(self._timed, (run.until_ms, run.place, run))
-        if len(self._timed) > self._timed_max:
-            self._timed = [entry for entry in self._timed if entry[2].place == entry[1]]
-            heapq.heapify(self._timed)
-            self._timed_max = 2 * len(self._timed) + _STALE_ENTRIES_MAX
-
-    def _make_ready(self, run: Run) -> None:
-        """Put a run into the ready list, in offset order."""
-        run.state = READY
-        self._place = run.place = self._place + 1
-        heapq.heappush(self._ready, (run.lo, run.place, run))
-
-    def _pop_ready(self) -> Run | None:
-        """The oldest ready run, out of the heap, clipped to what is not done by expiry."""
-        while self._ready:
-            _, place, run = heapq.heappop(self._ready)
-            if run.place != place:
-                continue
-            run.place = 0
-            run.lo = max(run.lo, self.done.floor)
-            if run.lo < run.hi:
-                return run
-        return None
-
-    def _something_ready(self) -> bool:
-        while self._ready and (
-            self._ready[0][2].place != self._ready[0][1] or self._ready[0][2].hi <= self.done.floor
-        ):
-            heapq.heappop(self._ready)
-        return bool(self._ready)
-
     def _refuse_expired(self, token: int, lo: int, hi: int, now_ms: int) -> None:
         """Where order is promised, an expired or released lease is over: others may go ahead."""
         for run in self._leases.get(token, ()):
@@ -593,8 +559,7 @@ class Index:
         return run
 
 
-#: Left-over entries that the time order may hold beyond twice its live ones.
-_STALE_ENTRIES_MAX = 10_000
+_leased, _leased_run = maker(Leased), maker(LeasedRun)
 
 #: Stands for the runs of an unknown token; it holds no offset.
 _NO_RUNS = [Run(0, 0)]

@@ -13,6 +13,7 @@ from ringdove import limits
 from ringdove.core.groups import KeyIndex
 from ringdove.core.index import Index
 from ringdove.core.runs import Hold
+from ringdove.core.tuples import maker
 from ringdove.errors import (
     FenceStale,
     LimitExceeded,
@@ -279,8 +280,11 @@ class Stripe:
 
     def trim_offset(self, now_ms: int) -> int:
         """The offset below which no block is needed any more (I6)."""
-        floor = self.done_floor()
         keep_ms = self.settings.keep_done_ms
+        if not keep_ms and len(self.subscriptions) == 1:
+            [index] = self.subscriptions.values()
+            return index.done.floor
+        floor = self.done_floor()
         if not keep_ms:
             return floor
         if now_ms >= self._look_ms or now_ms + keep_ms < self._look_ms:  # The clock was put back.
@@ -350,17 +354,25 @@ class Part(NamedTuple):
         return self.block.slice_bytes(self.start, self.stop)
 
 
-def add_parts(found: list[Part], source: Source, lo: int, hi: int, bytes_max: int) -> None:
-    """Add where the messages [lo, hi) are, up to the one with which they have `bytes_max`."""
-    while lo < hi and bytes_max > 0:
+_part = maker(Part)
+
+
+def add_parts(found: list[Part], source: Source, lo: int, hi: int, bytes_max: int) -> int:
+    """Add where the messages [lo, hi) are, up to the one with which they have `bytes_max`.
+
+    Answers their share of what the blocks take.
+    """
+    left = bytes_max
+    while lo < hi and left > 0:
         block = source.block_at(lo)
         if block.base >= hi:
             break
-        start = max(lo, block.base)
-        part = Part(block, start - block.base, min(hi, block.end) - block.base)
-        found.append(part)
-        bytes_max -= part.share_bytes
+        start = max(lo, block.base) - block.base
+        stop = min(hi, block.end) - block.base
+        found.append(_part((block, start, stop)))
+        left -= block.nbytes * (stop - start) // block.count
         lo = block.end
+    return bytes_max - left
 
 
 def find_time(source: Source, head: int, tail: int, time_ms: int) -> int:

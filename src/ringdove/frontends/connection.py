@@ -37,7 +37,7 @@ from ringdove.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ringdove.controllers.dequeue import Received
+    from ringdove.controllers.visiting import Received
     from ringdove.core.block import Block
     from ringdove.core.dedup import Appended
     from ringdove.errors import ClientError

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ringdove.controllers.broker import Broker
-    from ringdove.controllers.dequeue import Received
+    from ringdove.controllers.visiting import Received
     from ringdove.frontends.connection import Follower
     from ringdove.protocol.messages import Follow
 

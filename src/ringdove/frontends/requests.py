@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from ringdove.controllers.broker import Broker
     from ringdove.controllers.catalog import QueueInfo
-    from ringdove.controllers.dequeue import Received
     from ringdove.controllers.enqueue import Begun
+    from ringdove.controllers.visiting import Received
     from ringdove.core.block import Block
     from ringdove.core.dedup import Appended
     from ringdove.core.stripe import Part

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ringdove import limits
 from ringdove.core.index import Index
 from ringdove.core.stripe import Stripe, add_parts, find_time
+from ringdove.core.tuples import maker
 from ringdove.errors import ClientError, InvalidArgument, RecordConflict, StoreCorrupted
 from ringdove.stores.base import (
     Claim,
@@ -91,12 +92,13 @@ def _hold(
         held: list[Part] = []
         damaged = False
         try:
-            add_parts(held, source, run.lo, run.hi, left)
+            left -= add_parts(held, source, run.lo, run.hi, left)
         except StoreCorrupted as error:
             damages.append(error)
             damaged = True
-        for part in held:
-            left -= part.share_bytes
+        if left > 0 and not damaged:
+            found.append(_delivered((run, held)))
+            continue
         delivered, rest = divide(run, held, 0 if damaged else left)
         if delivered is not None:
             found.append(delivered)
@@ -115,6 +117,8 @@ def divide(
     delivered = Delivered(run._replace(hi=end), held) if held else None
     return delivered, run._replace(lo=end)
 
+
+_delivered = maker(Delivered)
 
 #: Does something with the messages of a claim, now; answers how many.
 Act = Callable[[Index, Claim, int], int]

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from ringdove.controllers.broker import Broker
-    from ringdove.controllers.dequeue import Received
+    from ringdove.controllers.visiting import Received
     from ringdove.core.attributes import Attributes
     from ringdove.core.block import Block as MessageBlock
     from ringdove.frontends.access import Access

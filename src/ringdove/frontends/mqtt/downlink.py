@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ringdove.controllers.broker import Broker
-    from ringdove.controllers.dequeue import Received
+    from ringdove.controllers.visiting import Received
     from ringdove.core.attributes import Attributes
     from ringdove.core.block import Block
     from ringdove.core.receipt import Receipt

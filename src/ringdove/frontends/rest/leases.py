@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from ringdove.controllers.broker import Broker
     from ringdove.controllers.catalog import QueueInfo
-    from ringdove.controllers.dequeue import Received
+    from ringdove.controllers.visiting import Received
     from ringdove.core.block import Block
     from ringdove.frontends.exchange import HttpResponse
 

@@ -13,6 +13,7 @@ import msgspec
 from ringdove import limits
 from ringdove.core.dedup import ProducerState, plan
 from ringdove.errors import StoreCorrupted
+from ringdove.pending import Pending
 from ringdove.stores.embedded.state import DAMAGE, OFFSET, encode, under
 
 if TYPE_CHECKING:
@@ -20,30 +21,23 @@ if TYPE_CHECKING:
 
     from ringdove.core.dedup import Appended, Segment
     from ringdove.errors import ClientError
-    from ringdove.pending import Pending
+    from ringdove.stores.embedded.commit import Growth
     from ringdove.stores.embedded.state import StripeState
-    from ringdove.stores.embedded.writer import Growth
 
 _decode_producer = msgspec.msgpack.Decoder(ProducerState).decode
 _decode_id = msgspec.msgpack.Decoder(tuple[int, int]).decode
 
 
-class Append:
-    """Segments waiting to be appended to one stripe."""
+class Append(Pending["list[Appended | ClientError]"]):
+    """Segments waiting to be appended to one stripe; the writer that makes it sets what is here."""
 
-    __slots__ = ("answers", "nbytes", "pending", "segments", "state", "version")
+    __slots__ = ("answers", "nbytes", "segments", "state", "version")
 
-    def __init__(
-        self, state: StripeState, segments: Sequence[Segment], version: int, pending: Pending[Any]
-    ) -> None:
-        self.state = state
-        self.segments = segments
-        self.version = version
-        self.nbytes = 0
-        for segment in segments:
-            self.nbytes += segment.block.nbytes
-        self.pending = pending
-        self.answers: list[Appended | ClientError] = []
+    state: StripeState
+    segments: Sequence[Segment]
+    version: int
+    nbytes: int
+    answers: list[Appended | ClientError]
 
 
 def apply_append(append: Append, growth: Growth, txn: Any, db: dict[str, Any], now_ms: int) -> None:
@@ -53,7 +47,8 @@ def apply_append(append: Append, growth: Growth, txn: Any, db: dict[str, Any], n
     """
     state = append.state
     stripe = state.check(append.version)
-    state.expire(now_ms)
+    if now_ms >= state.expire_due_ms:
+        state.expire(now_ms)
     try:
         planned = plan(
             append.segments,
@@ -70,7 +65,8 @@ def apply_append(append: Append, growth: Growth, txn: Any, db: dict[str, Any], n
             f"What stripe {tuple(state.id)} remembers of a sender is damaged: {error} "
             "Run 'ringdove fsck'."
         ) from error
-    stripe.make_room(growth.nbytes + planned.nbytes, state, state.log_head)
+    if stripe.nbytes + growth.nbytes + planned.nbytes > stripe.settings.bytes_max:
+        stripe.make_room(growth.nbytes + planned.nbytes, state, state.log_head)
     for producer, known in planned.producers.items():
         txn.put(state.key + producer, encode(known), db=db["producers"])
     if planned.ids:

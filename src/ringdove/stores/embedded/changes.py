@@ -7,9 +7,9 @@ takes back no more than it did.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ringdove.pending import Pending
 from ringdove.stores.base import Claimed
 from ringdove.stores.embedded.state import (
     NUMBER,
@@ -28,23 +28,22 @@ if TYPE_CHECKING:
     from ringdove.core.index import Index
     from ringdove.core.runs import Hold
     from ringdove.core.settings import QueueSettings
-    from ringdove.pending import Pending
     from ringdove.stores.base import Start
     from ringdove.stores.embedded.state import StripeState
 
 
-class Change:
+class Change(Pending[Any]):
     """A rare operation that edits the databases itself, such as creating a stripe."""
 
-    __slots__ = ("edit", "pending", "publish", "result", "undo")
+    __slots__ = ("edit", "outcome", "publish", "undo")
 
     def __init__(
         self,
         edit: Callable[[Any], Any],
-        undo: Callable[[], None] | None,
-        pending: Pending[Any],
+        undo: Callable[[], None] | None = None,
         publish: Callable[[], None] = lambda: None,
     ) -> None:
+        super().__init__()
         #: Runs in the transaction, under the store's lock. May raise a RingdoveError before it has
         #: written anything.
         self.edit = edit
@@ -54,15 +53,11 @@ class Change:
         #: Shows what is now durable, before it is answered and also when nobody waits any more. May
         #: run twice.
         self.publish = publish
-        self.pending = pending
-        self.result: Any = None
+        #: What `edit` has answered.
+        self.outcome: Any = None
 
 
-#: Makes the change, once it is known who waits for it.
-Make = partial[Change]
-
-
-def configuring(state: StripeState, settings: QueueSettings, version: int) -> Make:
+def configuring(state: StripeState, settings: QueueSettings, version: int) -> Change:
     """Gives a stripe newer settings."""
     taking_back: list[Callable[[], None]] = []
 
@@ -81,10 +76,10 @@ def configuring(state: StripeState, settings: QueueSettings, version: int) -> Ma
             state.expire_due_ms = 0
 
     # Whoever waits must learn of the new settings.
-    return partial(Change, edit, undo, publish=state.announce)
+    return Change(edit, undo, publish=state.announce)
 
 
-def subscribing(state: StripeState, subscription: str, start: Start) -> Make:
+def subscribing(state: StripeState, subscription: str, start: Start) -> Change:
     """Adds a subscription unless it is there; answers its position."""
     key = state.key + subscription.encode()
     added: list[Index] = []
@@ -107,10 +102,10 @@ def subscribing(state: StripeState, subscription: str, start: Start) -> Make:
             state.stripe.unsubscribe(subscription)
             state.numbers.pop(subscription, None)
 
-    return partial(Change, edit, undo, publish=state.announce)
+    return Change(edit, undo, publish=state.announce)
 
 
-def unsubscribing(state: StripeState, subscription: str) -> Make:
+def unsubscribing(state: StripeState, subscription: str) -> Change:
     """Removes a subscription, if it is there."""
     removed: list[tuple[Index, int]] = []
 
@@ -133,12 +128,12 @@ def unsubscribing(state: StripeState, subscription: str) -> Make:
             state.numbers[subscription] = number
 
     # Whoever waits there waits for nothing.
-    return partial(Change, edit, undo, publish=state.announce)
+    return Change(edit, undo, publish=state.announce)
 
 
 def claiming(
     state: StripeState, subscription: str, owner: bytes, lease_ms: int, now_ms: Callable[[], int]
-) -> Make:
+) -> Change:
     """Gives `owner` alone the right to stream; nobody keeps a fence whose commit failed."""
     before: list[tuple[Index, int, Hold | None]] = []
 
@@ -158,4 +153,4 @@ def claiming(
             index, fence, held = before.pop()
             index.fence, index.held = fence, held
 
-    return partial(Change, edit, undo)
+    return Change(edit, undo)

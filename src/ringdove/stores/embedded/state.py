@@ -134,21 +134,28 @@ class StripeState:
         #: When the head block's retention ends; 0 when that must be looked up.
         self.expire_due_ms = 0
         self._cache = cache
+        #: The block that was looked at last, and the one that came last.
         self._hot: Block | None = None
+        self.newest: Block | None = None
 
     def block_at(self, offset: int) -> Block:
         """See core.index.Source."""
+        block = self.newest
+        if block is not None and block.base <= offset < block.end:
+            return block
         block = self._hot
         if block is None or not block.base <= offset < block.end:
-            block = self._cache.get(self.id, offset) or self._fetch(offset)
+            block = self._cache.get(self.id, offset)
+            if block is None:
+                block = self._fetch(offset)
             self._hot = block
         return block
 
     def in_memory(self, offset: int) -> bool:
         """Whether `block_at` would not touch the disk."""
-        hot = self._hot
-        if hot is not None and hot.base <= offset < hot.end:
-            return True
+        for block in (self.newest, self._hot):
+            if block is not None and block.base <= offset < block.end:
+                return True
         return self._cache.get(self.id, offset) is not None
 
     def near_blocks(self, offset: int, messages_max: int, bytes_max: int) -> list[Block]:

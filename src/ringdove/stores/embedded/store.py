@@ -18,6 +18,7 @@ from ringdove import limits
 from ringdove.clock import Clock, SystemClock
 from ringdove.core.settings import check_name
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION, find_time
+from ringdove.core.tuples import maker
 from ringdove.errors import ConnectionClosed, StoreCorrupted
 from ringdove.stores import local
 from ringdove.stores.base import (
@@ -30,7 +31,6 @@ from ringdove.stores.base import (
     StripeStats,
 )
 from ringdove.stores.embedded import records
-from ringdove.stores.embedded.append import Append
 from ringdove.stores.embedded.changes import (
     Change,
     claiming,
@@ -52,7 +52,7 @@ from ringdove.stores.embedded.state import (
     under,
 )
 from ringdove.stores.embedded.sweep import Sweep, compact
-from ringdove.stores.embedded.writer import Barrier, Writer
+from ringdove.stores.embedded.writer import Writer
 from ringdove.stores.local import committable, hold, read_blocks, settle, stripe_stats
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from ringdove.errors import ClientError
     from ringdove.pending import Pending
     from ringdove.stores.embedded.shipping import Oversight, Shipping
+
+_delivery = maker(Delivery)
 
 #: How far the time of the last commit may be ahead of this machine's clock: a year. Anything more
 #: would expire everything that waits.
@@ -176,7 +178,7 @@ class EmbeddedStore(local.OneNode):
                 txn.put(key + DEFAULT_SUBSCRIPTION.encode(), encode(subscription), db=db["subs"])
             return True
 
-        while not await writer.submit(partial(Change, edit, None)):
+        while not await writer.submit(Change(edit)):
             continue
 
     async def configure(self, stripe: StripeId, settings: QueueSettings, version: int) -> None:
@@ -221,7 +223,7 @@ class EmbeddedStore(local.OneNode):
             state.announce()
 
         deleted: list[bytes] = []
-        await self._submit(state, partial(Change, edit, undo, publish=publish))
+        await self._submit(state, Change(edit, undo, publish))
 
     async def append(
         self, stripe: StripeId, segments: Sequence[Segment], version: int
@@ -236,7 +238,7 @@ class EmbeddedStore(local.OneNode):
         state = self._state(stripe)
         if self.oversight is not None:
             self.oversight.check_append()
-        return self._submit(state, partial(Append, state, segments, version))
+        return self._writers[state.env.durability].append(state, segments, version)
 
     async def lease(
         self,
@@ -267,14 +269,16 @@ class EmbeddedStore(local.OneNode):
         with self._lock:
             stripe = state.check(version)
             now_ms = self.clock.now_ms()
-            expired = state.expire(now_ms)
-            index = stripe.leasable(subscription, now_ms)
+            expired = now_ms >= state.expire_due_ms and state.expire(now_ms)
+            index = stripe.subscriptions.get(subscription)
+            if index is None or index.held is not None:
+                index = stripe.leasable(subscription, now_ms)
             leased = index.lease(want, now_ms, lease_ms, state, stripe.tail, spread)
             if leased.runs or leased.dead or expired:
-                self._writer(state).touch(state)
+                self._writers[state.env.durability].touch(state)
             runs, dead = hold(index, leased, state, now_ms)
             due_ms = index.due_ms(now_ms, stripe.tail)
-            return Delivery(stripe.epoch, runs, dead, leased.more, due_ms)
+            return _delivery((stripe.epoch, runs, dead, leased.more, due_ms))
 
     async def acknowledge(
         self, stripe: StripeId, subscription: str, claims: Sequence[Claim], version: int
@@ -283,7 +287,7 @@ class EmbeddedStore(local.OneNode):
         state = self._state(stripe)
         answers = self._settle(state, subscription, claims, version, local.acknowledging)
         try:
-            await self._submit(state, Barrier)
+            await self._writer(state).barrier()
         finally:
             # Also if nobody waits for the answer any more, or it is an error: others may go on.
             if state.stripe.settings.ordered:
@@ -416,7 +420,7 @@ class EmbeddedStore(local.OneNode):
             index.drop_below(min(offset, state.stripe.tail))
             self._writer(state).touch(state)
         if not lazy:
-            await self._submit(state, Barrier)
+            await self._writer(state).barrier()
 
     async def purge(self, stripe: StripeId) -> int:
         """See StripeStore."""
@@ -424,7 +428,7 @@ class EmbeddedStore(local.OneNode):
         with self._lock:
             count = state.stripe.purge()
             self._writer(state).touch(state)
-        await self._submit(state, Barrier)
+        await self._writer(state).barrier()
         return count
 
     async def trim(self, stripe: StripeId) -> int:
@@ -435,7 +439,7 @@ class EmbeddedStore(local.OneNode):
                 head = state.log_head
                 self._tidy(state)
                 self._writer(state).touch(state)
-            await self._submit(state, Barrier)
+            await self._writer(state).barrier()
             if state.log_head == head:
                 return head
 
@@ -471,13 +475,13 @@ class EmbeddedStore(local.OneNode):
         edit = records.put_edit(
             self._writers["disk"].env, key, value, expect, expires_ms, self.clock.now_ms()
         )
-        record: Record = await self._writers["disk"].submit(partial(Change, edit, None))
+        record: Record = await self._writers["disk"].submit(Change(edit))
         return record
 
     async def remove(self, key: str, expect: int | None = None) -> bool:
         """See RecordStore."""
         edit = records.remove_edit(self._writers["disk"].env, key, expect, self.clock.now_ms())
-        removed: bool = await self._writers["disk"].submit(partial(Change, edit, None))
+        removed: bool = await self._writers["disk"].submit(Change(edit))
         return removed
 
     async def scan(self, prefix: str, after: str = "", count_max: int = 1000) -> list[Record]:
@@ -554,8 +558,8 @@ class EmbeddedStore(local.OneNode):
     def _writer(self, state: StripeState) -> Writer:
         return self._writers[state.env.durability]
 
-    def _submit(self, state: StripeState, make: Any) -> Pending[Any]:
-        return self._writer(state).submit(make)
+    def _submit(self, state: StripeState, change: Change) -> Pending[Any]:
+        return self._writer(state).submit(change)
 
     def _tidy(self, state: StripeState) -> None:
         """Apply retention and trimming before an answer that would show what they drop."""

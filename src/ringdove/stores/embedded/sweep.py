@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ringdove import limits
@@ -61,7 +60,7 @@ class Sweep:
         if writer.env.durability == "disk":
             keys, self._record = records.expired(writer.env, self._record, now_ms)
             if keys:
-                writer.submit(partial(Change, records.forget_edit(writer.env, keys, now_ms), None))
+                writer.submit(Change(records.forget_edit(writer.env, keys, now_ms)))
 
     def _load_some(self) -> None:
         """Load a few stripes in turn, so that retention reaches also those that nobody uses."""
