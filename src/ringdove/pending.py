@@ -14,6 +14,7 @@ commit has answered.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from functools import partial
@@ -189,24 +190,12 @@ def _wait(pending: Pending[Any], timeout_s: float | None) -> Generator[Any, Any,
     if loop is None:
         yield pending, timeout_s
         return
-    pending.start()
+    if pending.kick is not None:
+        pending.kick(False)  # noqa: FBT003  a callback
     future: asyncio.Future[None] = loop.create_future()
-
-    def settle() -> None:
-        if not future.done():
-            future.set_result(None)
-
-    def delivered() -> None:
-        if running_loop() is loop:
-            settle()
-            return
-        try:
-            loop.call_soon_threadsafe(settle)
-        except RuntimeError:  # The loop was closed while the store finished the work.
-            return
-
+    delivered = partial(_deliver, loop, future)
     pending.when_done(delivered)
-    timer = None if timeout_s is None else loop.call_later(max(0.0, timeout_s), settle)
+    timer = None if timeout_s is None else loop.call_later(max(0.0, timeout_s), _settle, future)
     try:
         yield from future
     finally:
@@ -214,6 +203,21 @@ def _wait(pending: Pending[Any], timeout_s: float | None) -> Generator[Any, Any,
             pending.forget(delivered)
         if timer is not None:
             timer.cancel()
+
+
+def _deliver(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
+    """Wake who waits on a loop; from any thread."""
+    if running_loop() is loop:
+        if not future.done():
+            future.set_result(None)
+        return
+    with contextlib.suppress(RuntimeError):  # The loop was closed while the work was finished.
+        loop.call_soon_threadsafe(_settle, future)
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 class Started(Generic[T]):

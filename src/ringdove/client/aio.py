@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from ringdove import limits
@@ -21,9 +20,9 @@ from ringdove.client import arguments, forks
 from ringdove.client.address import without_token
 from ringdove.client.backend import Backend, make_backend
 from ringdove.client.closing import AsyncClosable
+from ringdove.client.consuming import Consumer
 from ringdove.client.delivery import BaseBatch, BaseMessage, Chunk, chunks_of
 from ringdove.client.joining import Joiner, ProducerOptions
-from ringdove.client.leases import EXTENDS, EXTENDS_AGAIN, Appetite, LeaseKeeper
 from ringdove.client.outgoing import Body, NewMessage, Text, as_bytes, columns, single
 from ringdove.client.reading import Reading
 from ringdove.controllers.dequeue import raise_refusals
@@ -180,6 +179,10 @@ class Connection(AsyncClosable):
         raise_refusals(await self.backend.acknowledge([Receipt.decode(receipt)]))
 
 
+#: What a send says of a message that is nothing but its body.
+_BODY_ONLY = (None, None, None, 0, None)
+
+
 class Queue:
     """A queue. Get it from a connection."""
 
@@ -241,8 +244,12 @@ class Queue:
         delay_ms: int | None = None,
     ) -> Sent:
         """Send one message; when this returns it is as durable as the queue promises."""
+        backend = self.connection.backend
+        if (key, attributes, id, priority, delay_ms) == _BODY_ONLY:
+            plain = body if isinstance(body, bytes) else as_bytes(body, "body")
+            return await backend.send_one(self.name, plain)
         outgoing = single(NewMessage(body, key, attributes, id), priority, delay_ms)
-        return (await self.backend.send(self.name, outgoing))[0]
+        return (await backend.send(self.name, outgoing))[0]
 
     async def send_many(
         self,
@@ -273,7 +280,8 @@ class Queue:
     ) -> Batch:
         """Lease up to `max` messages, waiting `wait` seconds (None: for ever) for the first."""
         arguments.check_receive(max, wait, subscription, lease_ms)
-        received = await self.backend.receive(self.name, subscription, max, wait, lease_ms)
+        backend = self.connection.backend
+        received = await backend.receive(self.name, subscription, max, wait, lease_ms)
         return Batch(self, chunks_of(self, received))
 
     def stream(
@@ -436,111 +444,6 @@ class Producer(AsyncClosable):
                 raise
         finally:
             self._room.release()
-
-
-class Consumer(AsyncClosable):
-    """Receives for ever and keeps leases alive while a message is being handled.
-
-        async for message in queue.consumer():
-            await handle(message)
-
-    A message is acknowledged when the loop asks for the next one; acknowledgements go out together,
-    at the end of each batch or after `ack_linger_ms`. With `ack="manual"` the handler settles each
-    message itself. Leaving the loop gives unfinished messages back at once. Up to `max` messages
-    are taken at a time; by default as many as are handled in about a tenth of a second.
-    """
-
-    def __init__(
-        self,
-        queue: Queue,
-        *,
-        max: int | None = None,
-        wait: float | None = None,
-        subscription: str = DEFAULT_SUBSCRIPTION,
-        lease_ms: int | None = None,
-        ack: str = "auto",
-        ack_linger_ms: int = 100,
-    ) -> None:
-        arguments.check_consumer(max, wait, subscription, lease_ms, ack_linger_ms)
-        self._queue = queue
-        self._appetite = Appetite(max, ack)
-        self._wait = wait
-        self._subscription = subscription
-        self._lease_ms = lease_ms
-        self._keeper = LeaseKeeper(ack, ack_linger_ms)
-        self._open: list[AsyncGenerator[Message]] = []
-
-    async def close(self) -> None:
-        """End every loop over the messages; what is unfinished is given back. Idempotent."""
-        for messages in self._open:
-            await messages.aclose()
-        self._open.clear()
-
-    def __aiter__(self) -> AsyncGenerator[Message]:
-        messages = self._messages()
-        self._open.append(messages)
-        return messages
-
-    def _messages(self) -> AsyncGenerator[Message]:
-        # It must not know the consumer: a loop that is left is noticed when nobody knows it.
-        return _consume(
-            self._queue, self._keeper, self._appetite,
-            self._wait, self._subscription, self._lease_ms,
-        )  # fmt: skip
-
-
-async def _consume(
-    queue: Queue,
-    keeper: LeaseKeeper,
-    appetite: Appetite,
-    wait: float | None,
-    subscription: str,
-    lease_ms: int | None,
-) -> AsyncGenerator[Message]:
-    """The loop of a consumer."""
-
-    async def flush() -> None:
-        receipts = keeper.done()
-        if receipts:
-            await queue.backend.acknowledge(receipts)
-
-    lease_ms = lease_ms or (await queue.settings()).lease_ms
-    extender = asyncio.create_task(_extend(queue, keeper, lease_ms))
-    try:
-        while batch := await queue.receive(
-            appetite.max, wait, subscription=subscription, lease_ms=lease_ms
-        ):
-            began_s = time.monotonic()
-            keeper.begin(batch.chunks())
-            for message in batch:
-                yield message
-                if keeper.handled(message):
-                    await flush()
-            appetite.handled(len(batch), time.monotonic() - began_s)
-    finally:
-        extender.cancel()
-        await flush()
-        seen, unseen = keeper.unfinished()
-        if seen:
-            await queue.backend.release(seen, 0)
-        if unseen:
-            await queue.backend.unlease(unseen)
-
-
-async def _extend(queue: Queue, keeper: LeaseKeeper, lease_ms: int) -> None:
-    """Keep leased what a consumer has in hand; one that could not be reached is asked again."""
-    pause_ms = lease_ms / EXTENDS
-    while True:
-        await asyncio.sleep(pause_ms / 1000)
-        pause_ms = lease_ms / EXTENDS
-        try:
-            receipts = keeper.held()
-            if receipts:
-                await queue.backend.extend(receipts, lease_ms)
-        except ConnectionClosed:
-            return
-        except RingdoveError:
-            pause_ms = lease_ms / EXTENDS_AGAIN
 
 
 class Stream(Reading, AsyncClosable):

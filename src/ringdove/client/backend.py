@@ -21,13 +21,13 @@ from ringdove.controllers.broker import Broker
 from ringdove.errors import InvalidArgument, StoreLocked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from ringdove.clock import Clock
     from ringdove.controllers.broker import QueueStats
     from ringdove.controllers.catalog import QueueInfo
     from ringdove.controllers.sending import Delivered as DeliveredParcel
-    from ringdove.controllers.sending import Outgoing, Parcel, SentBatch
+    from ringdove.controllers.sending import Outgoing, Parcel, Sent, SentBatch
     from ringdove.controllers.streaming import StreamedBlock
     from ringdove.controllers.visiting import Received
     from ringdove.core.block import Block
@@ -69,6 +69,7 @@ class Backend(Protocol):
     ) -> None: ...
     async def unsubscribe(self, queue: str, subscription: str) -> None: ...
     async def send(self, queue: str, outgoing: Outgoing) -> SentBatch: ...
+    def send_one(self, queue: str, body: bytes) -> Coroutine[Any, Any, Sent]: ...
     async def deliver(self, queue: str, version: int, parcel: Parcel) -> DeliveredParcel: ...
     async def receive(
         self, queue: str, subscription: str, max: int, wait_s: float | None, lease_ms: int | None

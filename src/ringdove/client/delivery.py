@@ -12,6 +12,9 @@ from itertools import repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from ringdove.core.tuples import maker
+from ringdove.stores.base import StripeId
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -20,7 +23,6 @@ if TYPE_CHECKING:
     from ringdove.core.block import Block
     from ringdove.core.receipt import Receipt
     from ringdove.core.stripe import Part
-    from ringdove.stores.base import StripeId
 
 
 class MessageId(NamedTuple):
@@ -156,7 +158,9 @@ class BaseBatch(Generic[M]):
     def __init__(self, kind: type[M], chunks: list[Chunk]) -> None:
         self._make = partial(tuple.__new__, kind)
         self._chunks = chunks
-        self._count = sum(chunk.hi - chunk.lo for chunk in chunks)
+        self._count = 0
+        for chunk in chunks:
+            self._count += chunk.hi - chunk.lo
 
     def bodies(self) -> list[bytes]:
         """The payloads only: the fastest way to read a batch."""
@@ -224,10 +228,11 @@ def spans(lo: int, hi: int, without: set[int]) -> list[tuple[int, int]]:
 
 def chunks_of(queue: Any, received: list[Received]) -> list[Chunk]:
     """The chunks of a receive."""
-    from ringdove.stores.base import StripeId  # noqa: PLC0415  kept out of the import of messages
-
     return [
-        Chunk(queue, StripeId(*run.receipt[:3]), part, run)
+        Chunk(queue, _stripe(run.receipt[:3]), part, run)
         for run in received
         for part in run.delivered.parts
     ]
+
+
+_stripe = maker(StripeId)

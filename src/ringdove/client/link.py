@@ -176,8 +176,20 @@ class Link:
 
     def submit(self, request: Request) -> None:
         """Begin a request; from any thread."""
+        here = running_loop() is self.loop
+        wire = self._wire
+        if (
+            here
+            and wire is not None
+            and wire.writable
+            and self.session.state is SessionState.CONNECTED
+            and not (self._inbox or self._backlog)
+        ):
+            self.session.begin(request)
+            wire.write(request.encode())
+            return
         self._inbox.append(request)
-        if running_loop() is self.loop:
+        if here:
             self._take_inbox()
         elif not self._scheduled:
             self._scheduled = True
@@ -304,8 +316,9 @@ class Link:
             self.endpoints.welcomed(endpoint)
             for notify in list(self.on_welcome):
                 notify()
-            self.session.change(SessionState.CONNECTED, str(endpoint))
+            # First: whoever is told of the change may ask for more, which goes behind it.
             self._backlog = deque(self.session.unanswered)
+            self.session.change(SessionState.CONNECTED, str(endpoint))
             self._write_backlog()
             if not welcomed.done():
                 welcomed.set_result(None)

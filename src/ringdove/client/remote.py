@@ -20,7 +20,6 @@ from ringdove.clock import Clock, SystemClock
 from ringdove.controllers.broker import QueueStats, total_stats
 from ringdove.controllers.catalog import QueueInfo
 from ringdove.controllers.dequeue import check_wait
-from ringdove.controllers.sending import Delivered as DeliveredParcel
 from ringdove.controllers.sending import Outgoing, Parcel, Sender, SentBatch, Sequencer
 from ringdove.controllers.visiting import Received
 from ringdove.core.dedup import Appended, Segment
@@ -28,6 +27,7 @@ from ringdove.core.receipt import Receipt
 from ringdove.core.runs import LeasedRun
 from ringdove.core.settings import check_name
 from ringdove.core.stripe import Part
+from ringdove.core.tuples import maker
 from ringdove.errors import (
     ConnectionClosed,
     InvalidArgument,
@@ -47,7 +47,10 @@ from ringdove.stores.base import Delivered, Start, StripeId, StripeStats, Subscr
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
+    from ringdove.controllers.sending import Delivered as DeliveredParcel
+    from ringdove.controllers.sending import Parcel, Sent, SentBatch
     from ringdove.core.block import Block
+    from ringdove.core.dedup import Segment
     from ringdove.errors import ClientError
     from ringdove.protocol.frames import Frame
 
@@ -57,6 +60,15 @@ _SEQUENCE_ATTEMPTS = 8
 
 #: Times that a request damaged on its way is repeated.
 _DAMAGED_MAX = 3
+
+
+_decode_stored = messages.decoder(messages.Stored)
+_decode_runs = messages.decoder(list[messages.WireRun])
+_decode_settled = messages.decoder(list[int | messages.WireError])
+
+_appended, _stripe, _receipt = maker(Appended), maker(StripeId), maker(Receipt)
+_leased_run, _part, _delivered = maker(LeasedRun), maker(Part), maker(Delivered)
+_received = maker(Received)
 
 
 class _Own(threading.local):
@@ -140,23 +152,26 @@ class RemoteBackend:
 
     # -- asking ---------------------------------------------------------------------------------
 
-    def _ask(
+    async def _ask(
         self,
         verb: Verb,
         value: Any = None,
         blocks: Sequence[Block] = (),
         wait_s: float | None = 0,
-    ) -> Coroutine[Any, Any, Frame]:
-        meta = b"" if value is None else messages.encode(value)
-        return self._answer(lambda: Request(verb, meta, blocks), wait_s)
+        asked: list[Request] | None = None,
+    ) -> Frame:
+        """Make a request and wait for its answer; again if it was damaged on its way.
 
-    async def _answer(self, make: Callable[[], Request], wait_s: float | None = 0) -> Frame:
-        """Make a request and wait for its answer; again if it was damaged on its way."""
-        link = self.link
+        `asked` takes down what was asked.
+        """
+        meta = b"" if value is None else messages.encode(value)
         for attempt in range(_DAMAGED_MAX + 1):
-            request = make()
+            link = self._link or self.link
+            request = Request(verb, meta, blocks)
             if wait_s is not None:
                 request.deadline_s = link.loop.time() + link.options.timeout_s + wait_s
+            if asked is not None:
+                asked.append(request)
             link.submit(request)
             try:
                 return await request.answer
@@ -171,16 +186,11 @@ class RemoteBackend:
 
     async def _remove(self, verb: Verb, value: Any, gone: type[RingdoveError]) -> None:
         """Ask for something to be removed; that it is gone already is fine for a repetition."""
-        requests: list[Request] = []
-
-        def make() -> Request:
-            requests.append(Request(verb, messages.encode(value)))
-            return requests[-1]
-
+        asked: list[Request] = []
         try:
-            await self._answer(make)
+            await self._ask(verb, value, asked=asked)
         except gone:
-            if sum(request.sent_times for request in requests) < 2:
+            if sum(request.sent_times for request in asked) < 2:
                 raise
 
     async def _get(self, kind: Any, verb: Verb, value: Any = None) -> Any:
@@ -293,6 +303,16 @@ class RemoteBackend:
                 raise
         raise AssertionError
 
+    def send_one(self, queue: str, body: bytes) -> Coroutine[Any, Any, Sent]:
+        """See Backend."""
+        info = self._known.get(queue)
+        if info is not None and info.settings.delivery == "at-least-once":
+            return self._sender.send_one(queue, body)
+        return self._send_numbered(queue, body)
+
+    async def _send_numbered(self, queue: str, body: bytes) -> Sent:
+        return (await self.send(queue, Outgoing([body])))[0]
+
     def _sequencer(self, info: QueueInfo) -> Sequencer:
         """Numbers sends without a producer of their own, so that a repeated one is recognised.
 
@@ -312,33 +332,34 @@ class RemoteBackend:
 
     async def deliver(self, queue: str, version: int, parcel: Parcel) -> DeliveredParcel:
         """See Backend."""
-        some = _as_one_frame(parcel.segments)
-        if len(some) == len(parcel.segments):
-            return await self._deliver_some(queue, version, parcel)
-        answers: list[Any] = []
-        left = parcel.segments
-        while left:
+        some = left = parcel.segments
+        if len(left) > 1:
             some = _as_one_frame(left)
+        stripe, answers = await self._deliver_some(queue, version, parcel, some)
+        while len(some) < len(left):
             left = left[len(some) :]
-            stripe, told = await self._deliver_some(queue, version, parcel._replace(segments=some))
+            some = _as_one_frame(left)
             # What goes in several frames goes to one stripe.
             parcel = parcel._replace(number=stripe.number)
-            answers += told
+            answers += (await self._deliver_some(queue, version, parcel, some))[1]
         return stripe, answers
 
-    async def _deliver_some(self, queue: str, version: int, parcel: Parcel) -> DeliveredParcel:
-        segments = [
-            messages.WireSegment(s.producer, s.sequence, s.span, s.message_id, s.gaps)
-            for s in parcel.segments
-        ]
+    async def _deliver_some(
+        self, queue: str, version: int, parcel: Parcel, some: list[Segment]
+    ) -> DeliveredParcel:
+        segments, blocks = [], []
+        for block, producer, sequence, span, gaps, message_id, _ in some:
+            blocks.append(block)
+            segments.append(messages.WireSegment(producer, sequence, span, message_id, gaps))
         ask = messages.Send(queue, version, parcel.number, parcel.level, parcel.delay_ms, segments)
-        frame = await self._ask(Verb.SEND, ask, [s.block for s in parcel.segments])
-        stored: messages.Stored = messages.decode(messages.Stored, frame.meta)
-        answers: list[Any] = [
-            Appended(base, duplicate) if error is None else messages.decode_error(error)
-            for base, duplicate, error in stored.answers
-        ]
-        return StripeId(*stored.stripe), answers
+        frame = await self._ask(Verb.SEND, ask, blocks)
+        stored = _decode_stored(frame.meta)
+        answers: list[Any] = []
+        for base, duplicate, error in stored.answers:
+            answers.append(
+                _appended((base, duplicate)) if error is None else messages.decode_error(error)
+            )
+        return _stripe(stored.stripe), answers
 
     async def receive(
         self, queue: str, subscription: str, max: int, wait_s: float | None, lease_ms: int | None
@@ -347,31 +368,27 @@ class RemoteBackend:
         check_wait(wait_s)
         ask = messages.Receive(queue, subscription, max, wait_s, lease_ms)
         frame = await self._ask(Verb.RECEIVE, ask, wait_s=wait_s)
-        runs: list[messages.WireRun] = messages.decode(list[messages.WireRun], frame.meta)
-        blocks = blocks_of(frame, sum(run.blocks for run in runs))
+        runs = _decode_runs(frame.meta)
+        count = 0
+        for run in runs:
+            count += run.blocks
+        blocks = blocks_of(frame, count)
         received = []
         at = 0
         for run in runs:
-            receipt = Receipt._make(run.receipt)
-            parts = [Part(block, 0, block.count) for block in blocks[at : at + run.blocks]]
+            receipt = _receipt(run.receipt)
+            history = run.until_ms, run.receives, run.first_ms
+            leased = _leased_run((receipt.lo, receipt.hi, receipt.token, *history))
+            parts = [_part((block, 0, block.count)) for block in blocks[at : at + run.blocks]]
             at += run.blocks
-            leased = LeasedRun(
-                receipt.lo, receipt.hi, receipt.token, run.until_ms, run.receives, run.first_ms
-            )
-            received.append(
-                Received(
-                    receipt, run.until_ms, run.receives, run.first_ms, Delivered(leased, parts)
-                )
-            )
+            received.append(_received((receipt, *history, _delivered((leased, parts)))))
         return received
 
     async def _settle(
         self, verb: Verb, receipts: Sequence[Receipt], value: int | None
     ) -> list[int | ClientError]:
         frame = await self._ask(verb, messages.Settle(list(receipts), value))
-        answers: list[int | messages.WireError] = messages.decode(
-            list[int | messages.WireError], frame.meta
-        )
+        answers = _decode_settled(frame.meta)
         told: list[Any] = [
             answer if isinstance(answer, int) else messages.decode_error(answer)
             for answer in answers

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ringdove.controllers.catalog import Notes
     from ringdove.controllers.enqueue import Begun
-    from ringdove.controllers.sending import Delivered, Parcel
+    from ringdove.controllers.sending import Delivered, Parcel, Sent
     from ringdove.controllers.visiting import Received
     from ringdove.core.block import Block
     from ringdove.core.receipt import Receipt
@@ -207,6 +207,10 @@ class Broker:
     async def send(self, queue: str, outgoing: Outgoing) -> SentBatch:
         """Store messages."""
         return await self._sender.send(queue, outgoing)
+
+    def send_one(self, queue: str, body: bytes) -> Coroutine[Any, Any, Sent]:
+        """Store a message that is nothing but its body."""
+        return self._sender.send_one(queue, body)
 
     def deliver(self, queue: str, version: int, parcel: Parcel) -> Coroutine[Any, Any, Delivered]:
         """Store messages that their sender has packed already, perhaps elsewhere."""

@@ -15,6 +15,8 @@ from ringdove.errors import LocalProtocolError, RemoteProtocolError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ringdove.core.attributes import Attributes
+
 Buffer = bytes | bytearray | memoryview
 
 #: Offsets of the values (32-bit, as they are stored), the buffer that holds the values, and where
@@ -154,3 +156,38 @@ def padded(length: int) -> int:
 def pad(data: bytes) -> bytes:
     """The data with zeros up to a multiple of eight bytes."""
     return data + bytes(-len(data) % 8)
+
+
+def pieces(column: Column) -> list[Buffer]:
+    """A column as pieces to be joined."""
+    offsets, data, at = column
+    total = offsets[-1]
+    return padded_column(bytes(offsets), [memoryview(data)[at : at + total]], total)
+
+
+def check_columns(
+    count: int,
+    sent_ms: int | Sequence[int],
+    keys: Sequence[bytes] | None,
+    attributes: Sequence[Attributes | None] | None,
+    not_before_ms: int,
+    priority: int,
+) -> None:
+    """Refuse what the format cannot hold."""
+    if keys is not None and len(keys) != count:
+        raise LocalProtocolError(f"{len(keys)} keys do not fit {count} bodies.")
+    if attributes is not None and len(attributes) != count:
+        raise LocalProtocolError(f"{len(attributes)} attributes do not fit {count} bodies.")
+    if isinstance(sent_ms, int):
+        first_ms = last_ms = sent_ms
+    elif len(sent_ms) == count:
+        first_ms, last_ms = min(sent_ms), max(sent_ms)
+    else:
+        raise LocalProtocolError(f"{len(sent_ms)} send times do not fit {count} bodies.")
+    if first_ms < 0 or last_ms > _TIME_MS_MAX or not 0 <= not_before_ms <= _TIME_MS_MAX:
+        raise LocalProtocolError("Times are milliseconds since 1970, from 0 to 2^63 - 1.")
+    if not 0 <= priority <= limits.PRIORITY_MAX:
+        raise LocalProtocolError(f"Priority {priority} is not 0 to {limits.PRIORITY_MAX}.")
+
+
+_TIME_MS_MAX = 2**63 - 1
