@@ -23,6 +23,7 @@ NAMES = {
     **vars(settings),
     "Callable": Callable,
     "Clock": Clock,
+    "Queue": aio.Queue,
     "SessionState": SessionState,
     "Text": Text,
 }
