@@ -7,6 +7,7 @@ from xdist.scheduler import LoadFileScheduling
 
 import ringdove
 from fabric.redis import RedisProcess
+from ringdove import limits
 from ringdove.clock import ManualClock
 
 
@@ -32,6 +33,12 @@ def pytest_configure():
 def pytest_collection_modifyitems(items):
     """What takes longest is begun first, so that no worker has it left at the end."""
     items.sort(key=lambda item: not item.nodeid.startswith("tests/spark/"))
+
+
+@pytest.fixture(autouse=True)
+def journal_at_once(monkeypatch):
+    """Have the journal take the first small commit: tests are short."""
+    monkeypatch.setattr(limits, "JOURNAL_AFTER", 0)
 
 
 @pytest.fixture

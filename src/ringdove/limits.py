@@ -121,6 +121,25 @@ COMMIT_BYTES_MAX = 64 * 1024 * 1024
 INLINE_COMMIT_S_MAX = 0.001
 INLINE_COMMIT_BYTES_MAX = 256 * 1024
 
+#: Blocks of a commit that goes to the journal: beyond it, writing them twice costs more than the
+#: second sync that the journal saves.
+JOURNAL_COMMIT_BYTES_MAX = 64 * 1024
+
+#: Such a commit with all of its edits, for some acknowledgements change very many.
+JOURNAL_RECORD_BYTES_MAX = 128 * 1024
+
+#: A journal's size at first, and at most: it grows where it is filled within its time. All of it
+#: goes into the tree even when the disk is full: less than what is set aside for that.
+JOURNAL_BYTES = 256 * 1024
+JOURNAL_BYTES_MAX = 2 * 1024 * 1024
+
+#: Small commits of a process before one goes to the journal: a command that does one thing would
+#: have the tree catch up at once.
+JOURNAL_AFTER = 4
+
+#: Milliseconds after which the tree gets what the journal has.
+JOURNAL_MS = 1_000
+
 #: Milliseconds after which leases reach the disk when no other commit takes them along. A lease
 #: need not survive a crash, so it never pays for a sync of its own.
 LEASE_FLUSH_MS = 200

@@ -28,8 +28,9 @@ class Opened:
 
     def commits(self) -> int:
         """How many there were so far."""
-        number: int = self.store._writers["memory"].env.lmdb.info()["last_txnid"]
-        return number
+        writer = self.store._writers["memory"]
+        in_the_tree: int = writer.env.lmdb.info()["last_txnid"]
+        return in_the_tree + writer.journal.number
 
     async def at_once(self, *requests: Coroutine[Any, Any, Any]) -> list[Any]:
         """Begin all of them in one turn of the loop; their results."""

@@ -2,8 +2,9 @@
 
 A shared object calls the C library through pointers in its global offset table.  This module finds
 the loaded py-lmdb extension, which has LMDB linked into it, reads its ELF relocations, and stores
-pointers to Python callbacks in the slots of the functions that write, truncate and sync.  Only
-py-lmdb is diverted: a test may use Python's own file functions without being seen.
+pointers to Python callbacks in the slots of the functions that write, truncate and sync.  The
+journal's own names for such functions are diverted likewise.  Nobody else is: a test may use
+Python's file functions without being seen.
 
 A write changes the page cache.  The disk holds it for certain only after a sync of the file that
 began after the write ended, or at once if the descriptor has O_DSYNC or O_SYNC, which promises
@@ -31,6 +32,8 @@ from random import Random
 from typing import Any, TypeVar
 
 import lmdb
+
+from ringdove.stores.embedded import journal
 
 SECTOR = 512
 Files = dict[Path, bytes]
@@ -195,6 +198,7 @@ def _watching(watcher: _Watcher) -> Iterator[_Watcher]:
             _watchers.remove(watcher)
             while _originals and not _watchers:
                 _store(*_originals.popitem())
+                journal.pwrite, journal.fsync = os.pwrite, os.fsync
         if _errors:
             raise RuntimeError("a hook failed, so LMDB was told EIO") from _errors.pop()
 
@@ -266,13 +270,37 @@ _STAND_INS: dict[str, tuple[Callable[..., int], tuple[Any, ...]]] = {
 
 
 def _install() -> None:
-    """Divert every function that has a stand-in and that py-lmdb imports."""
+    """Divert every function that has a stand-in and that py-lmdb, or the journal, imports."""
     slots = {place: name for place, name in lmdb_slots().items() if name in _STAND_INS}
     for needed in ({"pwrite", "pwrite64"}, {"fdatasync", "fsync"}):
         if not needed & set(slots.values()):
             raise UnsupportedError(f"py-lmdb imports none of {', '.join(sorted(needed))}")
     for place, name in slots.items():
         _originals[place] = _store(place, ctypes.cast(_callback(name), _PTR).value or 0)
+    journal.pwrite, journal.fsync = _journal_pwrite, _journal_fsync
+
+
+def _journal_pwrite(fd: int, data: bytes, offset: int) -> int:
+    """Stand in for the journal's `pwrite`."""
+    buffer = ctypes.create_string_buffer(data, len(data))
+
+    def real(fd: int, _: int, count: int, offset: int) -> int:
+        return os.pwrite(fd, data[:count], offset)
+
+    done = _write("pwrite", real, fd, ctypes.addressof(buffer), len(data), offset)
+    if done < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return done
+
+
+def _journal_fsync(fd: int) -> None:
+    """Stand in for the journal's `fsync`."""
+
+    def real(fd: int) -> int:
+        os.fsync(fd)
+        return 0
+
+    _sync("fsync", real, fd)
 
 
 @cache  # So that no callback is ever freed, because a thread may still be inside it.

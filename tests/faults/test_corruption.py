@@ -330,7 +330,9 @@ def test_an_intact_store_is_never_called_damaged(
     claims = lease(store, BAD, BLOCKS)[1]
     monkeypatch.setattr(GroupCommit, "publish", look_and_publish)
     assert run(store.acknowledge(BAD, "default", claims, 1)) == [BLOCKS]
-    assert looks > 0
+    assert run(store.trim(BAD)) == BLOCKS
+    assert looks > 1
+    monkeypatch.undo()
 
 
 # -- damaged files --------------------------------------------------------------------------------

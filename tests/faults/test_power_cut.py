@@ -21,14 +21,16 @@ import pytest
 from faults.events import Acknowledged, Diary, Event, Put, Sent
 from faults.history import present
 from faults.inspector import Inspector
-from faults.interpose import Mark, Sync, WriteLog, recording
+from faults.interpose import Mark, Sync, Write, WriteLog, recording
 from faults.workload import MEMORY, SYNCED, Producer, Workload, create_queues
+from ringdove import limits
 from ringdove.errors import QueueNotFound
 from ringdove.pending import run
 from ringdove.stores.base import StripeId
 from ringdove.stores.embedded import EmbeddedStore
 from ringdove.stores.embedded.append import Append
 from ringdove.stores.embedded.commit import GroupCommit
+from ringdove.stores.embedded.journal import Journal
 
 CUTS = int(os.environ.get("RINGDOVE_CUTS", "60"))
 
@@ -107,6 +109,10 @@ def _is_promise(event: object) -> bool:
     return isinstance(event, Mark) and isinstance(event.label, Sent | Acknowledged | Put)
 
 
+def _is_journaled(event: object) -> bool:
+    return isinstance(event, Write) and event.synced and event.path == Path("disk/journal")
+
+
 def cut(log: WriteLog, cuts: int, path: Path, inspector: Inspector, rng: Random) -> list[str]:
     """Cut the power at random moments, up to the first cut that breaks something; tell what.
 
@@ -127,7 +133,8 @@ def cut(log: WriteLog, cuts: int, path: Path, inspector: Inspector, rng: Random)
 def test_a_power_cut_breaks_no_promise(tmp_path: Path, inspector: Inspector, seed: int) -> None:
     """After any cut the store opens; I1, I2, I4, I6, I7 and M2 hold for durability disk."""
     log = record(tmp_path / "data", seed)
-    assert sum(isinstance(event, Sync) for event in log.events) > 50
+    assert sum(isinstance(event, Sync) for event in log.events) > 10
+    assert sum(_is_journaled(event) for event in log.events) > 50
     kinds = {type(event.label).__name__ for event in log.events if isinstance(event, Mark)}
     assert kinds >= {"Sent", "Leased", "Acknowledged", "Releasing", "Put"}
     cuts = min(CUTS_PER_LOG, CUTS - seed * CUTS_PER_LOG)
@@ -143,6 +150,7 @@ def test_a_missing_sync_is_seen(
     fault: str,
 ) -> None:
     """The same work with syncing switched off breaks promises, so the tests above can fail."""
+    monkeypatch.setattr(limits, "JOURNAL_AFTER", 1 << 30)
     really_open = lmdb.open
 
     def open_unsynced(*args: object, **options: object) -> lmdb.Environment:
@@ -152,6 +160,21 @@ def test_a_missing_sync_is_seen(
     log = record(tmp_path / "data", seed=0)
     faults = cut(log, 40, tmp_path, inspector, Random(0))
     assert any(fault in found for found in faults), faults
+
+
+def test_a_journal_that_is_not_synced_is_seen(
+    tmp_path: Path, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same work with a journal that trusts the operating system breaks promises, too."""
+    really_make = Journal.__init__
+
+    def make_unsynced(journal: Journal, path: Path, *, synced: bool, number: int) -> None:
+        really_make(journal, path, synced=False, number=number)
+
+    monkeypatch.setattr(Journal, "__init__", make_unsynced)
+    log = record(tmp_path / "data", seed=0)
+    faults = cut(log, 40, tmp_path, inspector, Random(0))
+    assert any("(I" in found for found in faults), faults
 
 
 def test_an_answer_before_its_commit_is_seen(

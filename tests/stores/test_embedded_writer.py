@@ -24,6 +24,7 @@ from ringdove.pending import run
 from ringdove.stores.base import StripeId
 from ringdove.stores.embedded import EmbeddedStore, append
 from ringdove.stores.embedded.commit import GroupCommit
+from ringdove.stores.embedded.journal import Draft
 from ringdove.stores.embedded.state import under
 from stores.driver import Driver, block, offsets_of
 
@@ -36,9 +37,10 @@ def test_a_full_stripe_reads_its_producers_only_when_one_may_be_forgotten(
 ) -> None:
     looks = []
 
-    def counted(*arguments: Any) -> Any:
-        looks.append(arguments)
-        return under(*arguments)
+    def counted(txn: Any, *arguments: Any) -> Any:
+        if not isinstance(txn, Draft):  # Nobody goes through those.
+            looks.append(arguments)
+        return under(txn, *arguments)
 
     monkeypatch.setattr(append, "under", counted)
     monkeypatch.setattr(limits, "PRODUCERS_MAX", 2)

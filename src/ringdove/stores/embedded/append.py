@@ -14,6 +14,7 @@ from ringdove import limits
 from ringdove.core.dedup import ProducerState, plan
 from ringdove.errors import StoreCorrupted
 from ringdove.pending import Pending
+from ringdove.stores.embedded.journal import Draft, NeedsTree
 from ringdove.stores.embedded.state import DAMAGE, OFFSET, encode, under
 
 if TYPE_CHECKING:
@@ -31,12 +32,14 @@ _decode_id = msgspec.msgpack.Decoder(tuple[int, int]).decode
 class Append(Pending["list[Appended | ClientError]"]):
     """Segments waiting to be appended to one stripe; the writer that makes it sets what is here."""
 
-    __slots__ = ("answers", "nbytes", "segments", "state", "version")
+    __slots__ = ("answers", "identified", "nbytes", "segments", "state", "version")
 
     state: StripeState
     segments: Sequence[Segment]
     version: int
     nbytes: int
+    #: Whether there are message ids.
+    identified: bool
     answers: list[Appended | ClientError]
 
 
@@ -66,6 +69,8 @@ def apply_append(append: Append, growth: Growth, txn: Any, db: dict[str, Any], n
             "Run 'ringdove fsck'."
         ) from error
     if stripe.nbytes + growth.nbytes + planned.nbytes > stripe.settings.bytes_max:
+        if isinstance(txn, Draft):
+            raise NeedsTree("Room can be made only in the tree.")
         stripe.make_room(growth.nbytes + planned.nbytes, state, state.log_head)
     for producer, known in planned.producers.items():
         txn.put(state.key + producer, encode(known), db=db["producers"])

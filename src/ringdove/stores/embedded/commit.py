@@ -6,6 +6,7 @@ Its four steps are described in writer.py, which decides when there is one.
 from __future__ import annotations
 
 import logging
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ringdove import limits
@@ -14,12 +15,14 @@ from ringdove.pending import Pending
 from ringdove.stores.base import STRIPE_KEY_BYTES
 from ringdove.stores.embedded.append import Append, apply_append
 from ringdove.stores.embedded.changes import Change
+from ringdove.stores.embedded.journal import NUMBERS
 from ringdove.stores.embedded.state import NUMBER, OFFSET, TAIL, SubscriptionRecord, encode
 
 if TYPE_CHECKING:
     from ringdove.core.block import Block
     from ringdove.core.index import Index
     from ringdove.core.runs import IndexChanges
+    from ringdove.stores.embedded.journal import Draft
     from ringdove.stores.embedded.state import StripeState
     from ringdove.stores.embedded.writer import Writer
 
@@ -38,12 +41,16 @@ Operation = Append | Change | Barrier
 class Growth:
     """What a commit adds to and takes from one stripe's log."""
 
-    __slots__ = ("blocks", "head", "head_end", "nbytes", "tail", "trim_left", "trim_offset")
+    __slots__ = (
+        "blocks", "dropped", "head", "head_end", "nbytes", "tail", "trim_left", "trim_offset",
+    )  # fmt: skip
 
     def __init__(self, tail: int) -> None:
         self.tail = tail
         self.nbytes = 0
         self.blocks: list[Block] = []
+        #: Blocks that were in the journal, and never come into the tree.
+        self.dropped = 0
         #: Blocks below it go; 0 when none do. `trim_left` when some had to stay for the next
         #: commit.
         self.trim_offset = 0
@@ -58,17 +65,23 @@ class GroupCommit:
 
     __slots__ = (
         "_applied", "_asked", "_buried", "_changes", "_crowded", "_db", "_growth", "_left",
-        "_now_ms", "_operations", "_refused", "_touched", "_writer", "committed", "doubt", "txn_id",
+        "_now_ms", "_operations", "_refused", "_touched", "_writer", "committed", "doubt", "draft",
+        "number", "txn_id",
     )  # fmt: skip
 
-    def __init__(self, writer: Writer, operations: list[Operation]) -> None:
-        #: Of the transaction, once it is about to be committed.
+    def __init__(
+        self, writer: Writer, operations: list[Operation], draft: Draft | None = None
+    ) -> None:
+        #: The edits, if it goes to the journal; else it has a transaction of the tree.
+        self.draft = draft
+        #: Of the transaction, or in the journal, once it is about to be committed.
         self.txn_id = 0
+        self.number = 0
         self.committed = False
         #: What appends are told although they are stored: that it is not where it should be, too.
         self.doubt: RingdoveError | None = None
         self._writer = writer
-        self._db = writer.env.db
+        self._db: dict[str, Any] = writer.env.db if draft is None else NUMBERS
         self._operations = operations
         self._now_ms = writer.clock.now_ms()
         self._growth: dict[StripeState, Growth] = {}
@@ -96,8 +109,12 @@ class GroupCommit:
                 self._refused.append((operation, refusal))
                 if isinstance(operation, Change):
                     self._applied.pop()
-        self._touched, self._writer.dirty = self._writer.dirty, set()
-        for state in self._touched | self._growth.keys():
+        writer = self._writer
+        self._touched, writer.dirty = writer.dirty, set()
+        states = self._touched | self._growth.keys()
+        if self.draft is None:
+            states |= writer.untrimmed
+        for state in states:
             if state.deleted:
                 continue
             for name, index in state.stripe.subscriptions.items():
@@ -107,6 +124,9 @@ class GroupCommit:
                     self._changes.append((state, name, index, changes))
             trim_offset = state.stripe.trim_offset(self._now_ms)
             if trim_offset > state.log_head and trim_offset >= state.head_end:
+                if self.draft is not None and not state.is_young:
+                    writer.untrimmed.add(state)
+                    continue
                 self._growth_of(state).trim_offset = trim_offset
                 # From here on nobody may look below: the commit is about to remove it.
                 state.stripe.head = max(state.stripe.head, trim_offset)
@@ -130,33 +150,48 @@ class GroupCommit:
     def write(self, txn: Any) -> None:
         """Put what was decided into the transaction, without the lock."""
         db = self._db
+        if self.draft is None:
+            self._write_journaled(txn)
         for state, growth in self._growth.items():
             if state.deleted:
                 continue
             for block in growth.blocks:
                 txn.put(state.key + OFFSET.pack(block.end - 1), block.buffer, db=db["log"])
-            if growth.trim_offset:
+            if growth.trim_offset and self.draft is not None:
+                self._drop_young(txn, state, growth)
+            elif growth.trim_offset:
                 self._trim(txn, state, growth)
             nbytes = max(0, state.stripe.nbytes + growth.nbytes)
             head = growth.head if growth.trim_offset else state.log_head
             txn.put(state.key, TAIL.pack(growth.tail, nbytes, head), db=db["tails"])
         for state, name, index, changes in self._changes:
             self._write_index(txn, state, name, index, changes)
-        if self._writer.graves:
-            self._bury(txn)
-        txn.put(b"clock", OFFSET.pack(self._now_ms), db=db["meta"])
+        if self.draft is None:
+            if self._writer.graves:
+                self._bury(txn)
+            txn.put(b"clock", OFFSET.pack(self._now_ms), db=db["meta"])
+
+    def _write_journaled(self, txn: Any) -> None:
+        """Put blocks into the tree that only the journal has."""
+        for state in self._writer.unwritten:
+            if not state.deleted:
+                for block in state.unwritten:
+                    key = state.key + OFFSET.pack(block.end - 1)
+                    txn.put(key, block.buffer, db=self._db["log"])
+
+    def record(self) -> None:
+        """Have the journal take it; NeedsTree if it does not."""
+        assert self.draft is not None
+        journal = self._writer.journal
+        self.number = journal.number + 1
+        journal.append(self.draft.edits, self._now_ms)
 
     def publish(self) -> None:
         """Show what is now durable, and answer."""
-        writer = self._writer
-        with writer.lock:
-            if self._buried:
-                writer.graves = [key for key in writer.graves if key not in self._buried]
-            for _, index in self._asked:
-                index.handed = None
-            for state, growth in self._growth.items():
-                if not state.deleted:
-                    self._show(state, growth)
+        if self.draft is None:
+            self._writer.journal.begin_anew()
+        with self._writer.lock:
+            self._show_all()
         for change in self._applied:
             change.publish()
         for state, growth in self._growth.items():
@@ -169,6 +204,20 @@ class GroupCommit:
             if not operation.done and operation not in self._left:
                 self._answer(operation)
 
+    def _show_all(self) -> None:
+        writer = self._writer
+        if self.draft is not None:
+            self._remember(self.draft)
+        else:
+            writer.tree_has_all({s for s, growth in self._growth.items() if growth.trim_left})
+        if self._buried:
+            writer.graves = [key for key in writer.graves if key not in self._buried]
+        for _, index in self._asked:
+            index.handed = None
+        for state, growth in self._growth.items():
+            if not state.deleted:
+                self._show(state, growth)
+
     def _show(self, state: StripeState, growth: Growth) -> None:
         stripe, writer = state.stripe, self._writer
         for block in growth.blocks:
@@ -180,8 +229,24 @@ class GroupCommit:
         if growth.trim_offset:
             state.log_head, state.head_end = growth.head, growth.head_end
             stripe.head = growth.head
-        if growth.trim_left:
-            writer.dirty.add(state)
+        if growth.dropped:
+            del state.unwritten[: growth.dropped]
+            growth.dropped = 0
+
+    def _remember(self, draft: Draft) -> None:
+        """Note what the tree does not have."""
+        writer = self._writer
+        log = NUMBERS["log"]
+        for place, value in draft.edits.items():
+            if place[0] != log:
+                writer.backlog[place] = value
+        writer.unwritten.update(state for state, _ in self._asked)
+        for state, growth in self._growth.items():
+            writer.unwritten.add(state)
+            known = state.unwritten
+            for block in growth.blocks:
+                if not known or known[-1].end <= block.base:  # Ctrl-C may have us do it twice.
+                    known.append(block)
 
     def _answer(self, operation: Operation) -> None:
         if isinstance(operation, Append):
@@ -249,6 +314,20 @@ class GroupCommit:
             growth.head = end
             found = cursor.delete() and cursor.key()
             left -= 1
+        growth.head, growth.head_end = growth.tail, 0
+
+    def _drop_young(self, txn: Any, state: StripeState, growth: Growth) -> None:
+        """Forget blocks that nobody needs and that have not come into the tree."""
+        growth.head = state.log_head
+        for block in chain(state.unwritten, growth.blocks):
+            if block.end > growth.trim_offset:
+                growth.head_end = block.end
+                return
+            txn.delete(state.key + OFFSET.pack(block.end - 1), db=self._db["log"])
+            self._writer.cache.remove((state.id, block.base))
+            growth.nbytes -= block.nbytes
+            growth.head = block.end
+            growth.dropped += 1
         growth.head, growth.head_end = growth.tail, 0
 
     def _bury(self, txn: Any) -> None:

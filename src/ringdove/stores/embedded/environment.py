@@ -168,8 +168,7 @@ class Directory:
         reserve = self.path / "reserve"
         try:
             held = reserve.stat().st_size if reserve.exists() else 0
-            space = os.statvfs(self.path)
-            free = space.f_bavail * space.f_frsize
+            free = self._free_bytes()
             size = min(RESERVE_BYTES, held + free - _RESERVE_SLACK_BYTES)
             if size <= held or (held and free < 2 * RESERVE_BYTES):
                 return
@@ -177,6 +176,17 @@ class Directory:
                 os.posix_fallocate(file.fileno(), 0, size)
         except OSError:
             reserve.unlink(missing_ok=True)
+
+    def is_roomy(self) -> bool:
+        """Whether the disk has more free space than what is set aside, twice."""
+        try:
+            return self._free_bytes() > 2 * RESERVE_BYTES
+        except OSError:
+            return False
+
+    def _free_bytes(self) -> int:
+        space = os.statvfs(self.path)
+        return space.f_bavail * space.f_frsize
 
     def free_reserve(self) -> bool:
         """Give the reserve up; answers whether there was one."""
@@ -287,6 +297,11 @@ class Environment:
         raise StoreCorrupted(
             f"{self.path} is cut off: {size} of {expected} bytes are there. Restore a backup."
         )
+
+    @property
+    def journal(self) -> Path:
+        """Where small commits are first (journal.py)."""
+        return self.path / "journal"
 
     def copy_to(self, target: Path, *, compact: bool) -> None:
         """Write a consistent copy into the new directory `target`, synced."""

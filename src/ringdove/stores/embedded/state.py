@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import lmdb
@@ -137,6 +138,8 @@ class StripeState:
         #: The block that was looked at last, and the one that came last.
         self._hot: Block | None = None
         self.newest: Block | None = None
+        #: Blocks that the journal has and the tree does not, in order.
+        self.unwritten: list[Block] = []
 
     def block_at(self, offset: int) -> Block:
         """See core.index.Source."""
@@ -156,7 +159,16 @@ class StripeState:
         for block in (self.newest, self._hot):
             if block is not None and block.base <= offset < block.end:
                 return True
+        journaled = self.unwritten[:1]
+        if journaled and journaled[0].base <= offset:
+            return True
         return self._cache.get(self.id, offset) is not None
+
+    @property
+    def is_young(self) -> bool:
+        """Whether all of its blocks are in the journal, and none in the tree."""
+        journaled = self.unwritten[:1]
+        return bool(journaled) and journaled[0].base <= self.log_head
 
     def near_blocks(self, offset: int, messages_max: int, bytes_max: int) -> list[Block]:
         """What a read asks for if all of it is in memory, as for readers that keep up; or none."""
@@ -229,6 +241,9 @@ class StripeState:
         return self.stripe
 
     def _fetch(self, offset: int) -> Block:
+        journaled = self.unwritten[:]  # Others may take from it.
+        if journaled and journaled[0].base <= offset:
+            return journaled[bisect_right(journaled, offset, key=_end_of)]
         key = self.key + OFFSET.pack(offset)
         try:
             with self.env.lmdb.begin(db=self.env.db["log"]) as txn:
@@ -237,9 +252,15 @@ class StripeState:
                     return read_block(cursor.key(), cursor.value())
         except lmdb.Error as error:
             raise translated(error, self.env.path) from error
+        if journaled:
+            return journaled[0]  # Offsets before it were skipped.
         raise StoreCorrupted(
             f"Offset {offset} of stripe {self.id} is missing from the log. Run 'ringdove fsck'."
         )
+
+
+def _end_of(block: Block) -> int:
+    return block.end
 
 
 def read_block(key: bytes, value: bytes) -> Block:

@@ -39,6 +39,7 @@ from ringdove.stores.embedded.changes import (
     unsubscribing,
 )
 from ringdove.stores.embedded.environment import Directory, Environment, maybe_find
+from ringdove.stores.embedded.journal import Journal, recover
 from ringdove.stores.embedded.readers import Readers
 from ringdove.stores.embedded.state import (
     OFFSET,
@@ -112,6 +113,7 @@ class EmbeddedStore(local.OneNode):
     def _open(self, durability: Durability) -> Writer:
         env = Environment(self.path / durability, durability)
         try:
+            number = recover(env)
             with env.lmdb.begin() as txn:
                 written = txn.get(b"clock", db=env.db["meta"])
                 graves = [key for key, _ in under(txn, env.db["graves"], b"")]
@@ -120,7 +122,8 @@ class EmbeddedStore(local.OneNode):
         except BaseException:
             env.lmdb.close()
             raise
-        writer = Writer(env, self._directory, self.clock, self._lock, self._cache)
+        journal = Journal(env.journal, synced=durability == "disk", number=number)
+        writer = Writer(env, self._directory, self.clock, self._lock, self._cache, journal)
         writer.shipping = self._shipping
         writer.graves = graves
         writer.on_sweep = Sweep(writer, self._lock, self._states, self._maybe_state).run
@@ -439,7 +442,7 @@ class EmbeddedStore(local.OneNode):
                 head = state.log_head
                 self._tidy(state)
                 self._writer(state).touch(state)
-            await self._writer(state).barrier()
+            await self._submit(state, Change(_in_the_tree))
             if state.log_head == head:
                 return head
 
@@ -542,7 +545,9 @@ class EmbeddedStore(local.OneNode):
         if len(self._states) < max(limits.STRIPES_LOADED_MAX, self._crowd):
             return
         now_ms = self.clock.now_ms()
-        dirty = {state for writer in self._writers.values() for state in writer.dirty}
+        dirty: set[StripeState] = set()
+        for writer in self._writers.values():
+            dirty |= writer.dirty | writer.unwritten
         idle = [
             key
             for key, state in self._states.items()
@@ -567,3 +572,7 @@ class EmbeddedStore(local.OneNode):
         expired = state.expire(now_ms)
         if state.hide_trimmed(now_ms) or expired:
             self._writer(state).touch(state)
+
+
+def _in_the_tree(_: Any) -> None:
+    """Change nothing; but the commit is one of the tree, which trims what may go."""

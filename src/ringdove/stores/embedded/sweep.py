@@ -89,6 +89,7 @@ def compact(directory: Directory, writers: list[Writer], lock: threading.RLock) 
         for writer in writers:
             with writer.paused(), lock:
                 before += (writer.env.path / "data.mdb").stat().st_size
+                writer.journal.renew()  # The new environment has none.
                 writer.env.compact()
                 after += (writer.env.path / "data.mdb").stat().st_size
     finally:

@@ -33,8 +33,10 @@ import lmdb
 from ringdove import limits
 from ringdove.errors import ConnectionClosed, RingdoveError, StoreFull, StoreUnavailable
 from ringdove.stores.embedded.append import Append
+from ringdove.stores.embedded.changes import Change
 from ringdove.stores.embedded.commit import Barrier, GroupCommit
 from ringdove.stores.embedded.environment import translated
+from ringdove.stores.embedded.journal import Draft, NeedsTree, note_applied, write_edits
 from ringdove.stores.embedded.shipping import Parcel, RecordingTxn
 
 if TYPE_CHECKING:
@@ -44,9 +46,9 @@ if TYPE_CHECKING:
     from ringdove.core.dedup import Appended, Segment
     from ringdove.errors import ClientError
     from ringdove.pending import Pending
-    from ringdove.stores.embedded.changes import Change
     from ringdove.stores.embedded.commit import Operation
     from ringdove.stores.embedded.environment import Directory, Environment
+    from ringdove.stores.embedded.journal import Journal
     from ringdove.stores.embedded.shipping import Shipping
     from ringdove.stores.embedded.state import BlockCache, StripeState
 
@@ -65,15 +67,24 @@ class Writer:
         clock: Clock,
         lock: threading.RLock,
         cache: BlockCache,
+        journal: Journal,
     ) -> None:
         self.env = env
         self.clock = clock
         #: The store's lock, which guards all stripe states.
         self.lock = lock
         self.cache = cache
-        #: Stripes with changes to write or blocks to trim, and deleted ones to clean up.
+        #: Stripes with changes to write, with blocks to trim, and deleted ones to clean up.
         self.dirty: set[StripeState] = set()
+        self.untrimmed: set[StripeState] = set()
         self.graves: list[bytes] = []
+        #: Small commits, and what the tree does not have of them: entries by database and key, and
+        #: stripes with entries or blocks among them.
+        self.journal = journal
+        self.backlog: dict[tuple[int, bytes], Any] = {}
+        self.unwritten: set[StripeState] = set()
+        #: The last of them that the tree has.
+        self._noted = journal.number
         #: Set by the owner: called now and then from the writer thread.
         self.on_sweep: Callable[[], None] = _nothing
         #: Set while a standby follows, between commits: where they are shipped to.
@@ -87,6 +98,8 @@ class Writer:
         self._wake = threading.Event()
         self._asleep = False
         self._closed = False
+        #: Whether the disk has room, if that was asked since the tree was last written to.
+        self._roomy: bool | None = None
         #: How long commits take, on average over the last few.
         self._commit_s = 0.0
         self._thread = threading.Thread(
@@ -103,8 +116,11 @@ class Writer:
         append.segments = segments
         append.version = version
         append.nbytes = 0
+        append.identified = False
         for segment in segments:
             append.nbytes += segment.block.nbytes
+            if segment.message_id is not None:
+                append.identified = True
         append.answers = []
         return self._queue_up(append)
 
@@ -141,7 +157,9 @@ class Writer:
         with self._turn:
             while (self._queue or self.dirty) and self._commit_queue():
                 continue
+            self._catch_up()  # What it cannot write by now, the journal still has.
             self._refuse_queued()
+            self.journal.close()
 
     def _refuse_queued(self) -> None:
         self._drop_answered()
@@ -150,9 +168,12 @@ class Writer:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Keep commits away, for replacing the environment."""
+        """Keep commits away, for replacing the environment; the tree has everything."""
         with self._turn:
             self._finish_interrupted()
+            error = self._catch_up()
+            if error is not None:
+                raise error
             yield
 
     # -- leading --------------------------------------------------------------------------------
@@ -203,18 +224,25 @@ class Writer:
 
     def _loop(self) -> None:
         idle_rounds = 0
-        swept_s = time.monotonic()
+        swept_s = caught_up_s = time.monotonic()
         while not self._closed:
             self._asleep = idle_rounds > _IDLE_ROUNDS
             wait_ms = limits.RETENTION_CHECK_MS if self._asleep else limits.LEASE_FLUSH_MS
             woken = self._wake.wait(wait_ms / 1000)
             self._wake.clear()
+            idle_rounds += 1
             if self._queue or self.dirty or self.graves:
                 idle_rounds = 0
-                if not self._commit_or_log() and not woken:
+                if not self._commit_or_log(self._commit_queue) and not woken:
                     time.sleep(_RETRY_S)
+            if self.unwritten or self.untrimmed:
+                idle_rounds = 0
+                late = time.monotonic() - caught_up_s > limits.JOURNAL_MS / 1000
+                if late or self.journal.crowded:
+                    self._commit_or_log(lambda: self._catch_up() is None)
+                    caught_up_s = time.monotonic()
             else:
-                idle_rounds += 1
+                caught_up_s = time.monotonic()
             if time.monotonic() - swept_s > limits.RETENTION_CHECK_MS / 1000:
                 swept_s = time.monotonic()
                 try:
@@ -223,11 +251,11 @@ class Writer:
                 except Exception:  # noqa: BLE001  the writer must go on
                     _log.exception("Looking for what may go from %s failed.", self.env.path)
 
-    def _commit_or_log(self) -> bool:
+    def _commit_or_log(self, commit: Callable[[], bool]) -> bool:
         """Commit in the writer thread, which must go on whatever happens."""
         try:
             with self._turn:
-                committed = self._commit_queue()
+                committed = commit()
         except Exception:  # noqa: BLE001  the next round tries again
             _log.exception("A commit to %s came to no end.", self.env.path)
             return False
@@ -241,6 +269,7 @@ class Writer:
             self._finish_interrupted()
         operations: list[Operation] = []
         nbytes = 0
+        small = self.shipping is None
         for position in range(len(self._queue)):
             operation = self._queue[position]
             if operation.done:
@@ -248,11 +277,23 @@ class Writer:
             operations.append(operation)
             if isinstance(operation, Append):
                 nbytes += operation.nbytes
+                small = small and not operation.identified
                 if nbytes >= limits.COMMIT_BYTES_MAX:
                     break
-        if not operations and not self.dirty and not self.graves:
-            return True
-        error = self._commit(operations)
+            elif isinstance(operation, Change):
+                small = False
+        if not operations and not self.dirty:
+            if not self.graves:
+                return True
+            small = False
+        if nbytes and small:
+            small = self._has_room()
+        error = self._commit(operations, journaled=small and self.journal.takes(nbytes))
+        if self._asleep or self.journal.crowded:
+            self._wake.set()
+        if isinstance(error, StoreFull) and self.untrimmed and self._catch_up() is None:
+            self._commit([])  # LMDB uses pages again in the second transaction after they went.
+            error = self._commit(operations)
         committed = error is None
         if isinstance(error, StoreFull):
             committed = self._commit_without_appends(operations, error)
@@ -270,7 +311,10 @@ class Writer:
         """Publish or put back the commit of a leader that did not come to its end."""
         commit = self._unsettled
         if commit is not None:
-            commit.committed = 0 < commit.txn_id <= self.env.lmdb.info()["last_txnid"]
+            commit.committed = (
+                0 < commit.txn_id <= self.env.lmdb.info()["last_txnid"]
+                or 0 < commit.number <= self.journal.number
+            )
             self._settle(commit)
         self._drop_answered()
 
@@ -298,18 +342,55 @@ class Writer:
                 operation.fail(second)
         return second is None
 
-    def _commit(self, operations: list[Operation]) -> RingdoveError | None:
+    def _catch_up(self) -> RingdoveError | None:
+        """Give the tree what only the journal has, and let go what nobody needs."""
+        if not (self.unwritten or self.untrimmed):
+            return None
+        error = self._commit([])
+        if isinstance(error, StoreFull) and self._directory.free_reserve():
+            error = self._commit([])
+            self._directory.hold_reserve()
+        return error
+
+    def _has_room(self) -> bool:
+        """Whether the tree will have room for blocks that the journal takes, even if others write."""
+        if self._roomy is None:
+            self._roomy = self._directory.is_roomy()
+        return self._roomy
+
+    def tree_has_all(self, untrimmed: set[StripeState]) -> None:
+        """A transaction of the tree is done; some stripes may have blocks left to be trimmed."""
+        self.backlog.clear()
+        for state in self.unwritten:
+            state.unwritten = []  # Not emptied: somebody may be looking at it.
+        self.unwritten.clear()
+        self.untrimmed = untrimmed
+        self._noted = self.journal.number
+        self._roomy = None
+
+    def _commit(
+        self, operations: list[Operation], *, journaled: bool = False
+    ) -> RingdoveError | None:
         if self._given_up is not None:
             return self._given_up
         began_s = time.perf_counter()
-        commit = self._unsettled = GroupCommit(self, operations)
+        draft = Draft(self.env, self.backlog) if journaled else None
+        commit = self._unsettled = GroupCommit(self, operations, draft)
         failure: RingdoveError | None = None
         try:
-            if self.shipping is None:
+            if draft is not None:
+                with self.lock:
+                    commit.apply(draft)
+                commit.write(draft)
+                commit.record()
+            elif self.shipping is None:
                 self._write(commit)
             else:
                 self._write_and_ship(commit, self.shipping)
             commit.committed = True
+        except NeedsTree:
+            self._settle(commit)
+            return self._commit(operations)
         except lmdb.Error as error:
             failure = translated(error, self.env.path)
         except RingdoveError as error:
@@ -318,7 +399,9 @@ class Writer:
             failure = StoreUnavailable(f"The store in {self.env.path} failed: {error!r}.")
             failure.__cause__ = error
         self._settle(commit)
-        self._commit_s += (time.perf_counter() - began_s - self._commit_s) * _COMMIT_WEIGHT
+        # One that took very long says little of the next.
+        took_s = min(time.perf_counter() - began_s, 2 * limits.INLINE_COMMIT_S_MAX)
+        self._commit_s += (took_s - self._commit_s) * _COMMIT_WEIGHT
         return failure
 
     def _write(self, commit: GroupCommit, parcel: Parcel | None = None) -> None:
@@ -326,6 +409,10 @@ class Writer:
         txn = self.env.lmdb.begin(write=True, buffers=True)
         try:
             used = txn if parcel is None else RecordingTxn(txn, self.env, parcel.edits)
+            if self.backlog:
+                write_edits(used, self.env, self.backlog)
+            if self._noted != self.journal.number:
+                note_applied(used, self.env, self.journal.number)
             with self.lock:
                 commit.apply(used)
             commit.write(used)
