@@ -121,13 +121,13 @@ def messages(path: Path) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    "text", [b"ringdove 2\n", b"ringdove 10\n", b"ringdove\n", b"\xff\x00\x89PNG", b"mongrel 1\n"]
+    "text", [b"ringdove 3\n", b"ringdove 10\n", b"ringdove\n", b"\xff\x00\x89PNG", b"mongrel 1\n"]
 )
 def test_an_unknown_format_is_refused_and_left_alone(data: Path, text: bytes) -> None:
     """The message names both formats; nothing is changed."""
     (data / "format").write_bytes(text)
     before = (data / "disk" / "data.mdb").read_bytes()
-    with pytest.raises(FormatUnknown, match="this program knows 'ringdove 1'"):
+    with pytest.raises(FormatUnknown, match="this program knows 'ringdove 2'"):
         EmbeddedStore(data)
     with pytest.raises(FormatUnknown):
         fsck(data)
@@ -135,8 +135,16 @@ def test_an_unknown_format_is_refused_and_left_alone(data: Path, text: bytes) ->
         backup(data, data.parent / "backup")
     assert (data / "disk" / "data.mdb").read_bytes() == before
     assert (data / "format").read_bytes() == text
-    (data / "format").write_bytes(b"ringdove 1\n")
+    (data / "format").write_bytes(b"ringdove 2\n")
     assert messages(data) == [b"kept"]
+
+
+def test_an_older_format_is_read_and_becomes_this_one(data: Path) -> None:
+    """Who wrote it does not know of the journal, and must not open it any more."""
+    (data / "format").write_bytes(b"ringdove 1\n")
+    assert fsck(data).faults == []
+    assert messages(data) == [b"kept"]
+    assert (data / "format").read_bytes() == b"ringdove 2\n"
 
 
 def test_data_without_a_format_is_refused(data: Path) -> None:

@@ -197,7 +197,7 @@ def _refusal(pending: Any) -> BaseException:
     return answer
 
 
-@pytest.mark.parametrize("step", ["apply", "write", "publish"])
+@pytest.mark.parametrize("step", ["apply", "write", "record", "publish"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_interrupted_leader_leaves_nobody_waiting(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, step: str, when: str

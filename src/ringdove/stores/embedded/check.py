@@ -17,7 +17,7 @@ from ringdove.core.block import Block
 from ringdove.core.settings import QueueSettings
 from ringdove.errors import InvalidArgument, RingdoveError, StoreUnavailable
 from ringdove.stores.base import STRIPE_KEY_BYTES, StripeId
-from ringdove.stores.embedded import records
+from ringdove.stores.embedded import journal, records
 from ringdove.stores.embedded.environment import (
     Environment,
     check_format_text,
@@ -73,6 +73,7 @@ def fsck(path: Path, on_progress: Callable[[Report], None] | None = None) -> Rep
         if name == "memory" and memory_is_torn(path):
             report.remarks.append("The machine went down: queues in memory will be emptied.")
             continue
+        journaled = journal.contents(place / "journal")  # First: what it lacks by then, is in here.
         try:
             env = Environment(place, name, readonly=True)
         except RingdoveError as error:
@@ -80,6 +81,7 @@ def fsck(path: Path, on_progress: Callable[[Report], None] | None = None) -> Rep
             continue
         try:
             known |= _check_environment(env, report, on_progress or _quiet)
+            _check_journal(env, journaled, report)
         except Exception as error:  # noqa: BLE001  whatever damage does, it is reported
             report.faults.append(f"{env.path}: reading failed: {error!r}.")
         finally:
@@ -100,14 +102,24 @@ def backup(path: Path, target: Path) -> int:
     make_directory(target)
     nbytes = 0
     for name, place in _environments(path):
+        journaled = journal.contents(place / "journal")  # First, as in fsck.
         env = Environment(place, name, readonly=True)
         try:
             env.copy_to(target / name, compact=True)
         finally:
             env.lmdb.close()
+        _take_over(Environment(target / name, name), journaled)
         nbytes += (target / name / "data.mdb").stat().st_size
     write_synced(target / "format", (path / "format").read_text())
     return nbytes
+
+
+def _take_over(env: Environment, journaled: bytes) -> None:
+    """Give a copy what only the journal had; it needs none itself."""
+    try:
+        journal.recover(env, journaled)
+    finally:
+        env.close()
 
 
 def _environments(path: Path) -> list[tuple[Durability, Path]]:
@@ -224,6 +236,21 @@ def _check_subscriptions(
         if sub.floor < head and not (record.copied or stripe.settings.relayed):
             report.faults.append(f"{label}: {name!r} still wants {sub.floor}, trimmed to {head}.")
         report.faults += [f"{label}: {name!r}: {fault}." for fault in index.audit(tail)]
+
+
+def _check_journal(env: Environment, data: bytes, report: Report) -> None:
+    """Verify and count blocks that the journal has and the environment has not."""
+    entries = journal.entries_of(data, journal.applied_by(env))
+    for (number, key), value in journal.net(entries).items():
+        if number != journal.NUMBERS["log"] or value is None:
+            continue
+        report.blocks += 1
+        report.nbytes += len(value)
+        try:
+            report.messages += Block.decode(value).count
+        except RingdoveError as error:
+            label = f"stripe {tuple(StripeId.from_key(key))}"
+            report.faults.append(f"{label}: a block in the journal is damaged: {error}")
 
 
 def _check_strays(

@@ -1,10 +1,11 @@
 """The data directory and the LMDB environments in it.
 
-    DIR/format       what wrote the directory: "ringdove 1"
+    DIR/format       what wrote the directory: "ringdove 2"
     DIR/lock         held by the one process that writes, with its process id
     DIR/reserve      bytes set aside, so that acknowledgements can be written when the disk is full
     DIR/disk/        LMDB environment of queues with durability disk, and of all records
     DIR/memory/      LMDB environment of queues with durability memory; never synced
+    DIR/*/journal    small commits that the environment does not have yet: see journal.py
     DIR/memory.boot  which start of the machine has the memory environment open
     DIR/member       of a broker with a standby: see replica.py
     DIR/server.json  where the server is that has the directory open: see serving.py
@@ -27,6 +28,7 @@ Keys of the databases inside an environment, all starting with the stripe's elev
     graves     stripe                       nothing; a deleted stripe, rest to be removed
     records    key                          version, expiry, value
     meta       "clock"                      the latest time anything was written
+               "journal"                    the last commit of the journal that is in here
 """
 
 from __future__ import annotations
@@ -56,8 +58,10 @@ from ringdove.stores.embedded.freelist import missing_pages_are_free
 if TYPE_CHECKING:
     from ringdove.core.settings import Durability
 
-#: The version of the directory layout and of the keys described above.
-FORMAT_VERSION = 1
+#: The version of the directory layout and of the keys described above, and those that are read.
+#: Version 1 had no journal: who does not know of it would miss what only the journal has.
+FORMAT_VERSION = 2
+_FORMATS = (f"ringdove {FORMAT_VERSION}", "ringdove 1")
 
 #: What DIR/format says while a copy of another directory is made (replica.py).
 UNFINISHED = "ringdove unfinished copy\n"
@@ -220,9 +224,12 @@ class Directory:
     def _check_format(self) -> None:
         file = self.path / "format"
         if not file.exists():
-            write_synced(file, f"ringdove {FORMAT_VERSION}\n")
+            write_synced(file, f"{_FORMATS[0]}\n")
             return
-        check_format_text(self.path, file.read_text(errors="replace"))
+        text = file.read_text(errors="replace")
+        check_format_text(self.path, text)
+        if text.strip() != _FORMATS[0]:
+            write_synced(file, f"{_FORMATS[0]}\n")
 
     def _drop_torn_memory(self) -> None:
         """Throw the memory environment away if the machine went down while it was open."""
@@ -402,7 +409,7 @@ def check_format_text(path: Path, text: str) -> None:
             f"{path} holds a part of another directory. Start the standby that was copying again: "
             "it begins anew."
         )
-    if text.strip() != f"ringdove {FORMAT_VERSION}":
+    if text.strip() not in _FORMATS:
         raise FormatUnknown(
             f"{path} has format {text.strip()!r}; this program knows 'ringdove {FORMAT_VERSION}'. "
             "Use the version of Ringdove that wrote it, or upgrade this one."

@@ -35,6 +35,7 @@ from ringdove.stores.embedded.environment import DATABASES, sync_directory, tran
 from ringdove.stores.embedded.state import OFFSET, encode
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from ringdove.stores.embedded.environment import Environment
@@ -224,12 +225,17 @@ def note_applied(txn: Any, env: Environment, number: int) -> None:
     txn.put(_APPLIED, OFFSET.pack(number), db=env.db["meta"])
 
 
-def read(path: Path, after: int) -> list[Entry]:
-    """The commits that follow `after`, as far as they are whole."""
-    if not path.exists():
-        return []
+def contents(path: Path) -> bytes:
+    """What is in a journal; nothing if there is none."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def entries_of(data: bytes, after: int) -> list[Entry]:
+    """The commits of a journal that follow `after`, as far as they are whole."""
     entries: list[Entry] = []
-    data = path.read_bytes()
     at = 0
     while len(data) - at >= _HEADER_BYTES:
         magic, length, number, now_ms = _HEAD.unpack_from(data, at)
@@ -245,16 +251,20 @@ def read(path: Path, after: int) -> list[Entry]:
     return entries
 
 
-def recover(env: Environment) -> int:
+def net(entries: list[Entry]) -> dict[tuple[int, bytes], bytes | None]:
+    """What commits come to, by database and key; None for nothing."""
+    return {(db, key): value for entry in entries for db, key, value in entry.edits}
+
+
+def recover(env: Environment, data: bytes) -> int:
     """Give the tree what only the journal has; answers the number of the last commit."""
     applied = applied_by(env)
-    entries = read(env.journal, applied)
+    entries = entries_of(data, applied)
     if not entries:
         return applied
-    net = {(db, key): value for entry in entries for db, key, value in entry.edits}
     try:
         with env.lmdb.begin(write=True) as txn:
-            write_edits(txn, env, net)
+            write_edits(txn, env, net(entries))
             clock = txn.get(b"clock", db=env.db["meta"])
             latest_ms = max(entry.now_ms for entry in entries)
             if clock is None or len(clock) != OFFSET.size or OFFSET.unpack(clock)[0] < latest_ms:
@@ -265,10 +275,10 @@ def recover(env: Environment) -> int:
     return entries[-1].number
 
 
-def write_edits(txn: Any, env: Environment, net: dict[tuple[int, bytes], Any]) -> None:
-    """Do in the tree what edits come to."""
+def write_edits(txn: Any, env: Environment, edits: Mapping[tuple[int, bytes], Any]) -> None:
+    """Do in the tree what commits come to."""
     databases = [env.db[name] for name in DATABASES]
-    for (number, key), value in net.items():
+    for (number, key), value in edits.items():
         if value is None:
             txn.delete(key, db=databases[number])
         else:

@@ -30,7 +30,7 @@ from ringdove.stores.base import (
     StripeId,
     StripeStats,
 )
-from ringdove.stores.embedded import records
+from ringdove.stores.embedded import journal, records
 from ringdove.stores.embedded.changes import (
     Change,
     claiming,
@@ -39,7 +39,6 @@ from ringdove.stores.embedded.changes import (
     unsubscribing,
 )
 from ringdove.stores.embedded.environment import Directory, Environment, maybe_find
-from ringdove.stores.embedded.journal import Journal, recover
 from ringdove.stores.embedded.readers import Readers
 from ringdove.stores.embedded.state import (
     OFFSET,
@@ -113,7 +112,7 @@ class EmbeddedStore(local.OneNode):
     def _open(self, durability: Durability) -> Writer:
         env = Environment(self.path / durability, durability)
         try:
-            number = recover(env)
+            number = journal.recover(env, journal.contents(env.journal))
             with env.lmdb.begin() as txn:
                 written = txn.get(b"clock", db=env.db["meta"])
                 graves = [key for key, _ in under(txn, env.db["graves"], b"")]
@@ -122,8 +121,8 @@ class EmbeddedStore(local.OneNode):
         except BaseException:
             env.lmdb.close()
             raise
-        journal = Journal(env.journal, synced=durability == "disk", number=number)
-        writer = Writer(env, self._directory, self.clock, self._lock, self._cache, journal)
+        small = journal.Journal(env.journal, synced=durability == "disk", number=number)
+        writer = Writer(env, self._directory, self.clock, self._lock, self._cache, small)
         writer.shipping = self._shipping
         writer.graves = graves
         writer.on_sweep = Sweep(writer, self._lock, self._states, self._maybe_state).run

@@ -267,6 +267,26 @@ class Writer:
         """Commit what is queued, up to a limit; False when the disk said no."""
         if self._unsettled is not None or (self._queue and self._queue[0].done):
             self._finish_interrupted()
+        operations, journaled = self._gather()
+        if not (operations or self.dirty or self.graves):
+            return True
+        error = self._commit(operations, journaled=journaled)
+        if self._asleep or self.journal.crowded:
+            self._wake.set()
+        if isinstance(error, StoreFull) and self.untrimmed and self._catch_up() is None:
+            self._commit([])  # LMDB uses pages again in the second transaction after they went.
+            error = self._commit(operations)
+        committed = error is None
+        if isinstance(error, StoreFull):
+            committed = self._commit_without_appends(operations, error)
+        elif error is not None:
+            for operation in operations:
+                operation.fail(error)
+        self._drop_answered()
+        return committed
+
+    def _gather(self) -> tuple[list[Operation], bool]:
+        """What the next commit does, and whether it is for the journal."""
         operations: list[Operation] = []
         nbytes = 0
         small = self.shipping is None
@@ -282,26 +302,11 @@ class Writer:
                     break
             elif isinstance(operation, Change):
                 small = False
-        if not operations and not self.dirty:
-            if not self.graves:
-                return True
-            small = False
-        if nbytes and small:
-            small = self._has_room()
-        error = self._commit(operations, journaled=small and self.journal.takes(nbytes))
-        if self._asleep or self.journal.crowded:
-            self._wake.set()
-        if isinstance(error, StoreFull) and self.untrimmed and self._catch_up() is None:
-            self._commit([])  # LMDB uses pages again in the second transaction after they went.
-            error = self._commit(operations)
-        committed = error is None
-        if isinstance(error, StoreFull):
-            committed = self._commit_without_appends(operations, error)
-        elif error is not None:
-            for operation in operations:
-                operation.fail(error)
-        self._drop_answered()
-        return committed
+        if nbytes:
+            small = small and self._has_room()
+        elif not (operations or self.dirty):
+            small = False  # Graves are in the tree.
+        return operations, small and self.journal.takes(nbytes)
 
     def _drop_answered(self) -> None:
         while self._queue and self._queue[0].done:
@@ -353,7 +358,7 @@ class Writer:
         return error
 
     def _has_room(self) -> bool:
-        """Whether the tree will have room for blocks that the journal takes, even if others write."""
+        """Whether the tree will have room for what the journal takes, even if others write, too."""
         if self._roomy is None:
             self._roomy = self._directory.is_roomy()
         return self._roomy
