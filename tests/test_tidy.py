@@ -62,6 +62,7 @@ LAYERS = {
 }
 LEAVES = {
     "errors", "limits", "clock", "version", "pending", "config", "serving", "allocation", "log",
+    "spinning",
 }  # fmt: skip
 PURE_FORBIDDEN = {"asyncio", "socket", "lmdb", "redis", "threading", "time", "pathlib"}
 

@@ -34,6 +34,7 @@ from ringdove.frontends.sqs.service import SqsService
 from ringdove.log import event_logger
 from ringdove.protocol.messages import Verb
 from ringdove.server_config import ServerConfig, check, texts, tls_context
+from ringdove.spinning import spinner_of
 from ringdove.stores.embedded import EmbeddedStore
 from ringdove.stores.memory import MemoryStore
 from ringdove.tiers.gauges import StandbyCollector, TierCollector
@@ -156,6 +157,7 @@ class Server:
         """Listen for the native protocol, and for what tiers and standbys say in it."""
         config = self.config
         self._native = NativeServer(self.broker, asyncio.get_running_loop(), config.token)
+        self._native.spinner = spinner_of(self._native.loop, config.spin_us)
         self._native.store_id = await store_id(self.broker.store)
         if self._primary is not None:
             self._native.follow = self._primary.follow

@@ -7,6 +7,7 @@ import ssl
 from ringdove import limits
 from ringdove.errors import InvalidArgument
 from ringdove.frontends.exchange import is_local
+from ringdove.spinning import check_spin
 from ringdove.tiers import roles
 from ringdove.tiers.grants import LEASE_MS
 from ringdove.tiers.roles import TierConfig
@@ -41,6 +42,8 @@ class ServerConfig(TierConfig, frozen=True, forbid_unknown_fields=True):
     coap_rate: int = limits.COAP_RATE
     #: Path of a unix socket for the native protocol.
     unix: str | None = None
+    #: Microseconds for which the server stays awake after a request, to be there for the next one.
+    spin_us: int = 0
     #: A secret that clients must present.
     token: str | None = None
     #: Certificate and key of the server; and the authority whose clients alone may connect.
@@ -88,6 +91,7 @@ def check(config: ServerConfig) -> None:
         )
     if config.slowdown_ms < 1:
         raise InvalidArgument(f"slowdown_ms is {config.slowdown_ms}; it must be above 0.")
+    check_spin(config.spin_us)
     if config.idle_s < 0:
         raise InvalidArgument(f"idle_s is {config.idle_s}; it must be 0 or more.")
     if config.coap_rate < 1:

@@ -38,6 +38,8 @@ class ServeFlags:
     "Port of HTTP (SQS, REST, /console, /metrics, ...), by default 9324; 0 and -1 likewise."
     unix: str | None = None
     "Path of a unix socket for the native protocol."
+    spin_us: int | None = None
+    "Stay awake so many microseconds after a request: the next one is served sooner."
     token: str | None = None
     "A secret that clients must present: ringdove://:TOKEN@HOST:PORT."
     tls_cert: str | None = None

@@ -33,6 +33,7 @@ from ringdove.protocol import frames, messages
 from ringdove.protocol.frames import FrameDecoder
 from ringdove.protocol.messages import Verb
 from ringdove.protocol.session import ClientSession, Request, SessionState, decode_error
+from ringdove.spinning import check_spin, spinner_of
 from ringdove.version import __version__
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ class LinkOptions:
     silence_s: float = 5
     #: Without any server, after which the session is closed and everything fails.
     session_s: float = 60
+    #: Microseconds for which to stay awake for an answer; spends processor time to have it sooner.
+    spin_us: int = 0
     #: For TLS: the authority to trust, and this client's own certificate and key.
     tls_ca: str | None = None
     tls_cert: str | None = None
@@ -83,6 +86,7 @@ class LinkOptions:
     def __post_init__(self) -> None:
         for name in ("connect_s", "timeout_s", "silence_s", "session_s"):
             check_seconds(name, getattr(self, name))
+        check_spin(self.spin_us)
 
 
 class StreamEnd(Protocol):
@@ -134,6 +138,8 @@ class Link:
         self._clock: asyncio.Task[None] | None = None
         self._lost: asyncio.Future[str] | None = None
         self._failure: RingdoveError | None = None
+        #: What keeps the loop awake for answers, if anything does.
+        self.spinner = spinner_of(loop, options.spin_us)
 
     # -- the session ----------------------------------------------------------------------------
 
@@ -187,6 +193,8 @@ class Link:
         ):
             self.session.begin(request)
             wire.write(request.encode())
+            if self.spinner is not None:
+                self.spinner.stay()
             return
         self._inbox.append(request)
         if here:
@@ -236,6 +244,8 @@ class Link:
             request = self._backlog.popleft()
             if not request.answer.done:
                 wire.write(request.encode())
+                if self.spinner is not None:
+                    self.spinner.stay()
 
     def write(self, buffers: list[Buffer]) -> None:
         """Write a frame that wants no answer, if there is a connection; on the link's loop."""
@@ -437,6 +447,8 @@ class _Wire(asyncio.BufferedProtocol):
                     self.welcomed.set_result(None)
             if self._decoder.failure is not None:
                 raise self._decoder.failure
+            if self._link.spinner is not None and session.idle:
+                self._link.spinner.rest()
         except RingdoveError as error:
             self._end(error)
             self.close()

@@ -31,6 +31,7 @@ class ConnectionArguments(TypedDict, total=False):
     timeout_s: float
     silence_s: float
     session_s: float
+    spin_us: int
     tls_ca: str | None
     tls_cert: str | None
     tls_key: str | None

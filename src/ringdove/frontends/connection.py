@@ -136,6 +136,8 @@ class Connection(asyncio.BufferedProtocol):
         server = self._server
         server.bytes_in += nbytes
         self.heard_s = server.loop.time()
+        if server.spinner is not None:
+            server.spinner.stay()
         whole = False
         try:
             for frame in self._decoder.wrote(nbytes):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ringdove.controllers.visiting import Received
     from ringdove.frontends.connection import Follower
     from ringdove.protocol.messages import Follow
+    from ringdove.spinning import Spinner
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +43,8 @@ class NativeServer:
         self.loop = loop
         self.token = token
         self.runner = Runner(loop)
+        #: What keeps the loop awake for the next request, if anything does.
+        self.spinner: Spinner | None = None
         #: What clients are told that the store is called.
         self.store_id = ""
         #: What serves each verb; a server that has more roles adds theirs.

@@ -109,6 +109,11 @@ class ClientSession:
             self.on_state(before, state, reason)
 
     @property
+    def idle(self) -> bool:
+        """Whether no answer is waited for."""
+        return not self._requests
+
+    @property
     def unanswered(self) -> list[Request]:
         """Requests without an answer, oldest first."""
         return list(self._requests.values())
