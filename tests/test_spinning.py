@@ -31,12 +31,12 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
     return Looks(monkeypatch)
 
 
-def test_a_loop_stays_awake_for_its_time_and_no_longer(looks: Looks):
+def test_a_loop_staysawake_for_its_time_and_no_longer(looks: Looks):
     async def work() -> None:
         spinner = Spinner(asyncio.get_running_loop(), 20_000)
         began_s = time.perf_counter()
         spinner.stay()
-        while spinner._awake:
+        while spinner.awake:  # noqa: ASYNC110  the loop is what is watched
             await asyncio.sleep(0)
         assert time.perf_counter() - began_s >= 0.02
         before = looks.count
@@ -54,7 +54,7 @@ def test_what_happens_meanwhile_prolongs_it(looks: Looks):
         while time.perf_counter() - began_s < 0.02:
             spinner.stay()
             await asyncio.sleep(0)
-            assert spinner._awake
+            assert spinner.awake
 
     asyncio.run(work())
 
@@ -67,12 +67,12 @@ def test_a_loop_that_expects_nothing_goes_to_sleep(looks: Looks):
         spinner.rest()
         for _ in range(2):
             await asyncio.sleep(0)
-        assert not spinner._awake
+        assert not spinner.awake
 
     asyncio.run(work())
 
 
-def test_nobody_stays_awake_unless_told():
+def test_nobody_staysawake_unless_told():
     async def work() -> None:
         assert spinner_of(asyncio.get_running_loop(), 0) is None
 
@@ -87,7 +87,7 @@ def test_what_is_no_time_is_refused(spin_us):
         check(ServerConfig(spin_us=spin_us))
 
 
-def test_server_and_clients_that_stay_awake_serve_and_go_to_sleep(tmp_path, looks: Looks):
+def test_server_and_clients_that_stayawake_serve_and_go_to_sleep(tmp_path, looks: Looks):
     with ServerThread(data=tmp_path, spin_us=2_000) as server:
         with ringdove.connect(server.url, spin_us=2_000) as rd:
             queue = rd.create_queue("q")
@@ -99,6 +99,6 @@ def test_server_and_clients_that_stay_awake_serve_and_go_to_sleep(tmp_path, look
             assert looks.count > 100
         assert server.server.native.spinner is not None
         deadline_s = time.monotonic() + 60
-        while server.server.native.spinner._awake:
+        while server.server.native.spinner.awake:
             assert time.monotonic() < deadline_s
             time.sleep(0.01)

@@ -28,13 +28,13 @@ class Spinner:
         self._loop = loop
         self._spin_s = spin_us / 1e6
         self._until_s = 0.0
-        self._awake = False
+        self.awake = False
 
     def stay(self) -> None:
         """Something has happened, and more may follow."""
         self._until_s = perf_counter() + self._spin_s
-        if not self._awake:
-            self._awake = True
+        if not self.awake:
+            self.awake = True
             self._loop.call_soon(self._look)
 
     def rest(self) -> None:
@@ -42,8 +42,8 @@ class Spinner:
         self._until_s = 0.0
 
     def _look(self) -> None:
-        self._awake = perf_counter() < self._until_s
-        if self._awake:
+        self.awake = perf_counter() < self._until_s
+        if self.awake:
             sched_yield()
             self._loop.call_soon(self._look)
 

@@ -6,6 +6,7 @@ Its four steps are described in writer.py, which decides when there is one.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,14 @@ from ringdove.stores.base import STRIPE_KEY_BYTES
 from ringdove.stores.embedded.append import Append, apply_append
 from ringdove.stores.embedded.changes import Change
 from ringdove.stores.embedded.journal import NUMBERS
-from ringdove.stores.embedded.state import NUMBER, OFFSET, TAIL, SubscriptionRecord, encode
+from ringdove.stores.embedded.state import (
+    NUMBER,
+    OFFSET,
+    TAIL,
+    SubscriptionRecord,
+    encode,
+    end_of,
+)
 
 if TYPE_CHECKING:
     from ringdove.core.block import Block
@@ -42,15 +50,15 @@ class Growth:
     """What a commit adds to and takes from one stripe's log."""
 
     __slots__ = (
-        "blocks", "dropped", "head", "head_end", "nbytes", "tail", "trim_left", "trim_offset",
+        "blocks", "head", "head_end", "nbytes", "stored", "tail", "trim_left", "trim_offset",
     )  # fmt: skip
 
     def __init__(self, tail: int) -> None:
         self.tail = tail
+        #: Bytes that it adds, or takes; and what the stripe holds then.
         self.nbytes = 0
+        self.stored = 0
         self.blocks: list[Block] = []
-        #: Blocks that were in the journal, and never come into the tree.
-        self.dropped = 0
         #: Blocks below it go; 0 when none do. `trim_left` when some had to stay for the next
         #: commit.
         self.trim_offset = 0
@@ -161,9 +169,9 @@ class GroupCommit:
                 self._drop_young(txn, state, growth)
             elif growth.trim_offset:
                 self._trim(txn, state, growth)
-            nbytes = max(0, state.stripe.nbytes + growth.nbytes)
+            growth.stored = max(0, state.stripe.nbytes + growth.nbytes)
             head = growth.head if growth.trim_offset else state.log_head
-            txn.put(state.key, TAIL.pack(growth.tail, nbytes, head), db=db["tails"])
+            txn.put(state.key, TAIL.pack(growth.tail, growth.stored, head), db=db["tails"])
         for state, name, index, changes in self._changes:
             self._write_index(txn, state, name, index, changes)
         if self.draft is None:
@@ -183,11 +191,12 @@ class GroupCommit:
         """Have the journal take it; NeedsTree if it does not."""
         assert self.draft is not None
         journal = self._writer.journal
-        self.number = journal.number + 1
-        journal.append(self.draft.edits, self._now_ms)
+        if self.draft.edits:
+            self.number = journal.number + 1
+            journal.append(self.draft.edits, self._now_ms)
 
     def publish(self) -> None:
-        """Show what is now durable, and answer."""
+        """Show what is now durable, and answer. Ctrl-C may have it done twice."""
         if self.draft is None:
             self._writer.journal.begin_anew()
         with self._writer.lock:
@@ -224,14 +233,12 @@ class GroupCommit:
             stripe.note_appended(block)
             writer.cache.add(state.id, block)
             state.newest = block if block.nbytes <= limits.JOIN_BYTES_MAX else None
-        stripe.nbytes += growth.nbytes
-        growth.nbytes = 0
+        stripe.nbytes = growth.stored
         if growth.trim_offset:
             state.log_head, state.head_end = growth.head, growth.head_end
             stripe.head = growth.head
-        if growth.dropped:
-            del state.unwritten[: growth.dropped]
-            growth.dropped = 0
+            gone = bisect_right(state.unwritten, growth.head, key=end_of)
+            del state.unwritten[:gone]
 
     def _remember(self, draft: Draft) -> None:
         """Note what the tree does not have."""
@@ -245,7 +252,7 @@ class GroupCommit:
             writer.unwritten.add(state)
             known = state.unwritten
             for block in growth.blocks:
-                if not known or known[-1].end <= block.base:  # Ctrl-C may have us do it twice.
+                if not known or known[-1].end <= block.base:
                     known.append(block)
 
     def _answer(self, operation: Operation) -> None:
@@ -327,7 +334,6 @@ class GroupCommit:
             self._writer.cache.remove((state.id, block.base))
             growth.nbytes -= block.nbytes
             growth.head = block.end
-            growth.dropped += 1
         growth.head, growth.head_end = growth.tail, 0
 
     def _bury(self, txn: Any) -> None:

@@ -243,7 +243,7 @@ class StripeState:
     def _fetch(self, offset: int) -> Block:
         journaled = self.unwritten[:]  # Others may take from it.
         if journaled and journaled[0].base <= offset:
-            return journaled[bisect_right(journaled, offset, key=_end_of)]
+            return journaled[bisect_right(journaled, offset, key=end_of)]
         key = self.key + OFFSET.pack(offset)
         try:
             with self.env.lmdb.begin(db=self.env.db["log"]) as txn:
@@ -259,7 +259,8 @@ class StripeState:
         )
 
 
-def _end_of(block: Block) -> int:
+def end_of(block: Block) -> int:
+    """Where a block ends, as a key to search by."""
     return block.end
 
 
