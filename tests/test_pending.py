@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ringdove.errors import RingdoveError, WaitTimeout
-from ringdove.pending import Pending, on_event_loop, run, start, together
+from ringdove.pending import Pending, Turn, on_event_loop, run, start, together
 
 #: Long enough that only a hang reaches it.
 PATIENCE_S = 60
@@ -166,6 +166,25 @@ def test_an_endless_time_limit_is_no_limit(drive: Driver):
     finally:
         pending.waited.set()
         thread.join()
+
+
+def test_a_turn_ends_by_itself(drive: Driver):
+    async def work() -> int:
+        for _ in range(3):
+            await Turn()
+        return 3
+
+    assert drive(work()) == 3
+
+
+def test_on_an_event_loop_a_turn_lets_others_go_on():
+    async def main() -> list[str]:
+        seen: list[str] = []
+        asyncio.get_running_loop().call_soon(seen.append, "other")
+        await Turn()
+        return [*seen, "turn"]
+
+    assert asyncio.run(main()) == ["other", "turn"]
 
 
 def test_the_kick_is_given_when_somebody_starts_to_wait(drive: Driver):

@@ -207,6 +207,10 @@ SLOWDOWN_MS = 400
 JOIN_MESSAGES_MAX = 100
 JOIN_BYTES_MAX = 64 * 1024
 
+#: How often what has come meanwhile is dealt with before a waiting receiver looks, while receivers
+#: find several messages at a time and it wants more than one: each then gets more at once.
+LINGER_TURNS = 3
+
 #: Bytes of blocks that a stream may send ahead of its acknowledgements.
 STREAM_WINDOW_BYTES_MAX = 256 * 1024 * 1024
 STREAM_WINDOW_BYTES = 16 * 1024 * 1024

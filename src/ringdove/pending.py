@@ -172,6 +172,27 @@ class _Until:
         return pending.done
 
 
+class Turn(Pending[None]):
+    """Done when what has reached the event loop meanwhile is done; without a loop at once."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(Turn._pass, self._begin)
+
+    @staticmethod
+    def _pass(turn: Pending[None]) -> None:
+        turn.kick = None  # It refers to the turn.
+        turn.resolve(None)
+
+    def _begin(self, inline: bool) -> None:  # noqa: FBT001  a callback
+        loop = running_loop()
+        if inline or loop is None:
+            self._pass(self)  # A runner begins it with everything that has come by then.
+        else:
+            loop.call_soon(self._pass, self)
+
+
 def on_event_loop() -> bool:
     """Whether the calling code runs under asyncio, so that it must not block."""
     return running_loop() is not None

@@ -347,6 +347,87 @@ def test_who_is_called_for_several_and_gives_up_calls_the_next_for_several():
     asyncio.run(main())
 
 
+def test_who_comes_while_others_wait_lines_up_behind_them():
+    async def main() -> None:
+        parked = Parked(Stripes())
+        now_ms = SystemClock().now_ms()
+        assert parked.lobby.line_up(1, now_ms) is None  # Nobody waits.
+        await parked.park(1)
+        guest = parked.lobby.line_up(1, now_ms)
+        assert guest is not None
+        waiting = asyncio.create_task(parked.lobby.wait(guest, None, None, None))
+        parked.stripes.arrive()
+        await settle()
+        assert parked.called == [0]
+        assert not waiting.done()
+        parked.stripes.arrive()
+        await asyncio.wait_for(waiting, PATIENCE_S)
+
+    asyncio.run(main())
+
+
+def test_who_lined_up_may_be_called_before_it_waits():
+    async def main() -> None:
+        parked = Parked(Stripes())
+        await parked.park(1)
+        guest = parked.lobby.line_up(1, SystemClock().now_ms())
+        assert guest is not None
+        for _ in range(2):
+            parked.stripes.arrive()
+        await settle()
+        await asyncio.wait_for(parked.lobby.wait(guest, None, None, None), PATIENCE_S)
+
+    asyncio.run(main())
+
+
+def test_nobody_lines_up_where_there_may_be_something():
+    async def main() -> None:
+        parked = Parked(Stripes())
+        now_ms = SystemClock().now_ms()
+        await parked.park(2)
+        parked.lobby.note_due(now_ms + 60_000)
+        assert parked.lobby.line_up(1, now_ms + 60_000) is None
+        for _ in range(2):
+            parked.stripes.arrive()
+            await settle()
+        assert parked.called == [0, 1]
+        assert parked.lobby.line_up(1, now_ms) is None  # Those who are there look themselves.
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("found", "called"), [(2, [0]), (1, [0, 1])])
+def test_where_receivers_find_several_the_called_one_waits_for_more(found: int, called: list[int]):
+    async def main() -> None:
+        parked = Parked(Stripes(2))
+        await parked.park(2, want=10)
+        parked.lobby.leave(parked.lobby.enter(), found, interrupted=False)
+        parked.stripes.arrive(0)
+        for _ in range(2):  # It would have looked by now.
+            await asyncio.sleep(0)
+        parked.stripes.arrive(1)
+        for _ in range(2):
+            await settle()
+        assert parked.called == called
+        assert parked.guests[0].shared == (called == [0])
+        await parked.end()
+
+    asyncio.run(main())
+
+
+def test_one_that_wants_a_single_message_does_not_wait_for_more():
+    async def main() -> None:
+        parked = Parked(Stripes())
+        await parked.park(1, want=1)
+        parked.lobby.leave(parked.lobby.enter(), 2, interrupted=False)
+        parked.stripes.arrive()
+        for _ in range(2):
+            await asyncio.sleep(0)
+        assert parked.called == [0]
+
+    asyncio.run(main())
+
+
 def test_the_front_one_is_nudged_only_for_what_comes_before_it_goes_on_by_itself():
     async def main() -> None:
         parked = Parked(Stripes())

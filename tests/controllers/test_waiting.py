@@ -116,6 +116,36 @@ def test_whatever_receivers_want_nothing_stays_behind(seed: int):
     asyncio.run(main())
 
 
+def test_who_comes_while_others_wait_does_not_visit_in_vain():
+    opened = Opened(MemoryStore(), stripes=3)
+
+    async def main() -> None:
+        receiving = [opened.receive() for _ in range(20)]
+        await settle()
+        assert opened.broker.dequeuer.misses == 3  # The first has looked everywhere.
+        for number in range(20):
+            await opened.send(b"%d" % number)
+        got = await asyncio.wait_for(asyncio.gather(*receiving), PATIENCE_S)
+        assert sorted(got) == sorted([b"%d" % number] for number in range(20))
+
+    asyncio.run(main())
+
+
+def test_who_has_no_time_looks_even_while_others_wait():
+    opened = Opened(MemoryStore())
+
+    async def main() -> None:
+        receiving = opened.receive()
+        await settle()
+        before = opened.broker.dequeuer.misses
+        assert not await opened.broker.receive("q", "default", 1, 0, None)
+        assert opened.broker.dequeuer.misses == before + 1
+        await opened.send(b"for who waits")
+        assert await asyncio.wait_for(receiving, PATIENCE_S) == [b"for who waits"]
+
+    asyncio.run(main())
+
+
 def test_one_send_of_many_serves_everybody_who_waits():
     opened = Opened(MemoryStore(), stripes=3)
 

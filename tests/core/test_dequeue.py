@@ -287,6 +287,15 @@ def test_wake_without_time_answers_after_one_round():
     assert world.parks == []
 
 
+def test_behind_others_wake_holds_without_a_try():
+    assert wake(1, 4, deadline_ms=70).line_up(0) == Park(70, watch=True)
+
+
+@pytest.mark.parametrize("make", [poll, retry, monitor])
+def test_the_others_begin_as_always_whoever_waits(make):
+    assert make(1, 4).line_up(0) == make(1, 4).start(0)
+
+
 # -- by the settings ----------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ringdove.pending import Driven, Pending, Runner
+from ringdove.pending import Driven, Pending, Runner, Turn
 
 #: Long enough that only a hang reaches it.
 PATIENCE_S = 60
@@ -452,5 +452,34 @@ def test_work_that_cannot_be_begun_does_not_stop_that_of_others():
         waiting.cancel()
         assert ends.seen == [("done", None)]
         assert [str(what["exception"]) for what in complaints] == ["broken"]
+
+    on_loop(test)
+
+
+# -- turns -----------------------------------------------------------------------------------------
+
+
+def test_who_gives_others_a_turn_goes_on_after_their_work():
+    """Work that is begun before the next turn of the loop comes first, as in one commit."""
+
+    async def test(ends: Ends) -> None:
+        done: list[str] = []
+
+        class Work(Pending[None]):
+            def __init__(self) -> None:
+                super().__init__(kick=self.commit)
+
+            def commit(self, inline: bool) -> None:
+                done.append("work")
+                self.resolve(None)
+
+        async def wait() -> None:
+            await Turn()
+            done.append("waited")
+
+        ends.spawn(wait())
+        ends.spawn(result_of(Work()))
+        await ends.wait(2)
+        assert done == ["work", "waited"]
 
     on_loop(test)

@@ -122,11 +122,10 @@ class Dequeuer:
         clock = self._store.clock
         visit = Visit(self._store, self._pace, info, subscription, want, lease_ms)
         visit.on_dead = self.on_dead
-        self._plan(visit)
-        call = make_call(info.settings, want, len(visit.order), deadline_ms)
+        call = make_call(info.settings, want, len(info.stripes()), deadline_ms)
         interrupted = True
         now_ms = clock.now_ms()
-        action = call.start(now_ms)
+        action = self._begin(visit, call, now_ms)
         try:
             while True:
                 if visit.notes_barren:
@@ -151,7 +150,7 @@ class Dequeuer:
             self._give_back(visit.found, error)
             raise
         finally:
-            visit.leave(interrupted=interrupted)
+            visit.leave(call.found, interrupted=interrupted)
         self._pass_on(visit, enough=call.found >= want)
         if visit.failure is not None and not visit.reached:
             raise visit.failure
@@ -160,6 +159,16 @@ class Dequeuer:
         if info.settings.spread == "auto":
             self._pace.learn(info, subscription, found=call.found > 0)
         return visit.found
+
+    def _begin(self, visit: Visit, call: DequeueCall, now_ms: int) -> Action:
+        """Line up, where others wait already; on a fabric they may know less."""
+        info = visit.info
+        if visit.may_line_up and self._store.node_of(info.stripes()[0]) is None:
+            lobby = self._lobbies.get((info.id, visit.subscription, info.version))
+            if lobby is not None and visit.line_up(lobby, now_ms):
+                return call.line_up(now_ms)
+        self._plan(visit)
+        return call.start(now_ms)
 
     def _plan(self, visit: Visit) -> None:
         """Choose the order of the stripes, and take their watches before they are looked at."""
@@ -227,7 +236,7 @@ class Dequeuer:
                 await _pause(self._store.clock, park.until_ms)
             else:
                 lobby, guest = visit.enter(self._enter)
-                await lobby.wait(guest, visit.watches.values(), park.until_ms, park.due_ms)
+                await lobby.wait(guest, visit.seen, park.until_ms, park.due_ms)
         finally:
             self.parked -= 1
 

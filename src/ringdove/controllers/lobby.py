@@ -2,9 +2,11 @@
 
 An arrival calls the first one only; if that finds more than it wants, it calls the next. What
 arrives before a called one has looked is for it, too, as far as it wants more than one message: the
-busier the queue is, the more each receiver gets. So ten thousand parked receivers cost memory and
-nothing else, and none overtakes another. Only the front one also watches the time at which a lease
-or delay ends.
+busier the queue is, the more each receiver gets. Where receivers find several messages at a time, a
+called one that wants more than one lets what has reached the server by then be stored first. So ten
+thousand parked receivers cost memory and nothing else, and none overtakes another: who comes while
+others wait lines up behind them without a look. Only the front one also watches the time at which a
+lease or delay ends.
 
 Receivers wait on pendings, so threads and coroutines of any event loop may share a lobby.
 """
@@ -16,8 +18,9 @@ from collections import OrderedDict
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from ringdove import limits
 from ringdove.errors import RingdoveError
-from ringdove.pending import Pending
+from ringdove.pending import Pending, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Sequence
@@ -30,10 +33,10 @@ class Guest:
 
     __slots__ = ("called", "ends_ms", "room", "shared", "signal", "want")
 
-    def __init__(self, want: int) -> None:
+    def __init__(self, want: int, *, called: bool = True) -> None:
         self.want = want
         #: Called, and at work on what there may be.
-        self.called = True
+        self.called = called
         #: How many more arrivals are for it before it looks; and whether it was called for several,
         #: or by time: if it has enough before it has looked everywhere, it calls the next.
         self.room = 0
@@ -58,6 +61,8 @@ class Lobby:
         self._armed: Sequence[Pending[None]] = ()
         self._spent = True
         self._due_ms: int | None = None
+        #: Whether the last who left had found several messages.
+        self._busy = False
 
     def __len__(self) -> int:
         return len(self._guests)
@@ -69,26 +74,39 @@ class Lobby:
             self._guests[guest] = None
         return guest
 
+    def line_up(self, want: int, now_ms: int) -> Guest | None:
+        """Take a place, if somebody waits: there is nothing then, and looking would be in vain."""
+        guest = Guest(want, called=False)
+        with self._lock:
+            last = next(reversed(self._guests), None)
+            if last is None or last.called or (self._spent and self._called is None):
+                return None
+            if self._due_ms is not None and self._due_ms <= now_ms:
+                return None
+            self._guests[guest] = None
+        return guest
+
     async def wait(
         self,
         guest: Guest,
-        seen: Collection[Pending[None]],
+        seen: Collection[Pending[None]] | None,
         until_ms: int | None,
         due_ms: int | None,
     ) -> None:
         """Wait until called, or the time is up.
 
         `seen` are the stripes' watches from before the caller last looked: if one of them is done,
-        something may have come meanwhile.
+        something may have come meanwhile. None from who has lined up.
         """
-        guest.shared = guest.called = False
-        if self._spent:
+        if seen is not None:
+            guest.shared = guest.called = False
+        if self._spent and self._called is None:
             self._arm()
         self.note_due(due_ms)
         while True:
             signal: Pending[None] = Pending()
             guest.signal = signal  # First: who changes what follows, nudges then.
-            if guest.called or _any_done(seen):
+            if guest.called or (seen and _any_done(seen)):
                 break
             end_ms = self._plan(guest, until_ms)
             timeout_s = None if end_ms is None else (end_ms - self._clock.now_ms()) / 1000
@@ -96,6 +114,7 @@ class Lobby:
                 break
             await signal.until(timeout_s)
             if guest.called:
+                await self._linger(guest)
                 break
         with self._lock:
             guest.called = True
@@ -107,8 +126,16 @@ class Lobby:
             self._due_ms = None  # Whoever looks now learns the next one,
             guest.shared = True  # but not where it does not look.
 
-    def leave(self, guest: Guest, *, interrupted: bool) -> None:
-        """Give the place up; the call of one that was interrupted goes to the next."""
+    async def _linger(self, guest: Guest) -> None:
+        """Let more come for a guest that was called."""
+        if self._busy:
+            for _ in range(limits.LINGER_TURNS):
+                if guest.room > 0:
+                    await Turn()
+
+    def leave(self, guest: Guest, found: int = 0, *, interrupted: bool) -> None:
+        """Give the place up, with so many messages; who was interrupted calls the next."""
+        self._busy = found > 1
         with self._lock:
             self._guests.pop(guest, None)
             if self._called is guest:

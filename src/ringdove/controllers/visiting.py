@@ -12,7 +12,7 @@ from ringdove.core.tuples import maker
 from ringdove.errors import StoreCorrupted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from ringdove.controllers.catalog import QueueInfo
     from ringdove.controllers.pace import Pace
@@ -45,8 +45,8 @@ class Visit:
 
     __slots__ = (
         "_bytes", "_lease_ms", "_left", "_pace", "_paced", "_place", "_store", "_want", "damage",
-        "dues", "failure", "found", "info", "notes_barren", "on_dead", "order", "reached",
-        "subscription", "watches",
+        "dues", "failure", "found", "info", "may_line_up", "notes_barren", "on_dead", "order",
+        "reached", "subscription", "watches",
     )  # fmt: skip
 
     def __init__(
@@ -75,12 +75,10 @@ class Visit:
         #: The receiver's place, once it has waited.
         self._place: tuple[Lobby, Guest] | None = None
         settings = info.settings
-        #: Whether stripes where nothing is left are remembered: not, where a rate may be why.
-        self.notes_barren = (
-            settings.dequeue == "wake"
-            and settings.stripes + settings.priority > 1
-            and settings.receive_rate_max is None
-        )
+        #: Whether those who wait show that there is nothing, and stripes where nothing is left are
+        #: remembered: not, where a rate may be why.
+        self.may_line_up = settings.dequeue == "wake" and settings.receive_rate_max is None
+        self.notes_barren = self.may_line_up and settings.stripes + settings.priority > 1
         self._store = store
         self._pace = pace
         self._left = self._want = want
@@ -95,15 +93,28 @@ class Visit:
         return self._place
 
     @property
+    def seen(self) -> Collection[Pending[None]] | None:
+        """The watches from before the last look, if there was one."""
+        return self.watches.values() if self.watches else None
+
+    @property
     def shared(self) -> bool:
         """Whether the receiver was called for several arrivals, or by time."""
         return self._place is not None and self._place[1].shared
 
-    def leave(self, *, interrupted: bool) -> None:
-        """Give that place up, if there is one."""
+    def line_up(self, lobby: Lobby, now_ms: int) -> bool:
+        """Take a place behind those who wait, if some do."""
+        guest = lobby.line_up(self._want, now_ms)
+        if guest is None:
+            return False
+        self._place = (lobby, guest)
+        return True
+
+    def leave(self, found: int, *, interrupted: bool) -> None:
+        """Give the place up, if there is one, with so many messages."""
         if self._place is not None:
             lobby, guest = self._place
-            lobby.leave(guest, interrupted=interrupted)
+            lobby.leave(guest, found, interrupted=interrupted)
 
     def raise_damage(self) -> None:
         """Tell of a stripe that is damaged, if no other had anything."""

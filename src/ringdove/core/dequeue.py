@@ -86,6 +86,10 @@ class DequeueCall(ABC):
     def start(self, now_ms: int) -> Action:
         """Begin, or begin a further round."""
 
+    def line_up(self, now_ms: int) -> Action:
+        """Begin behind others who wait: there is nothing, and what comes is for them first."""
+        return self.start(now_ms)
+
     @abstractmethod
     def _missed(self, now_ms: int) -> Action:
         """A round has found nothing."""
@@ -199,6 +203,10 @@ class WakeCall(DequeueCall):
     def start(self, now_ms: int) -> Action:  # noqa: ARG002
         """Try every stripe in turn."""
         return self._begin_round()
+
+    def line_up(self, now_ms: int) -> Action:  # noqa: ARG002
+        """Hold at once."""
+        return _watch(self._deadline_ms, None)
 
     def _missed(self, now_ms: int) -> Action:
         if self._due_ms is not None and self._due_ms <= now_ms and not self._over(now_ms):
