@@ -2,8 +2,9 @@
 
 One message in flight: a producer and a consumer on connections of their own, in one process; the
 consumer is parked when the message is sent. `delivery` is from `send` to the message in the
-consumer's hands, `send` until the producer has its acknowledgement. Beside them, in the same run:
-a bare TCP round trip between two processes, and one synced LMDB commit of the same size.
+consumer's hands, `send` until the producer has its acknowledgement; both again with a server and a
+client that stay awake (`spin_us`). Beside them, in turns with them: a bare TCP round trip between
+two processes, and one synced LMDB commit of the same size.
 
 At half of the peak: blocks are sent at half the rate that `bench e2e` finds here, and every message
 carries the time at which it was handed to the client.
@@ -33,28 +34,50 @@ if TYPE_CHECKING:
 
 _TIME = struct.Struct(">d")
 _WARM_UP = 50
+#: How often the parts take turns: the machine may be slower for a while.
+_ROUNDS = 5
+#: What server and client spin for, where they do; longer than anything here takes.
+_SPIN_US = 5_000
 _BLOCKS_PER_S = 200
 
 
 def run(directory: Path | None, *, size: int = 100, count: int = 2000) -> dict[str, Any]:
     """All figures; see the module."""
-    rows = []
     with place(directory) as data:
-        rows.append(_row("", "bare TCP round trip", _tcp_round_trips(count)))
-        rows.append(_row("disk", "one LMDB commit", _commits(data, size, count // 4)))
-        with serving(data / "queues") as server:
-            for durability in get_args(Durability):
-                times = run_loop(_one_in_flight(server.url, durability, size, count))
-                rows += [_row(durability, what, found) for what, found in times.items()]
+        rows = [_row(*name, found) for name, found in _in_turns(data, size, count).items()]
         half = _at_half_peak(data / "half", size)
-    by_name = {(row["durability"], row["what"]): row["p50_us"] for row in rows}
-    commit_us = by_name["disk", "one LMDB commit"]
+    p50_us = {(row["durability"], row["what"]): row["p50_us"] for row in rows}
+    commit_us = p50_us["disk", "one LMDB commit"]
     return {
         "latency": rows + half["rows"],
         "peak_messages_per_s": half["peak"],
-        "unsynced_delivery_p50_us": by_name["memory", "delivery"],
-        "synced_delivery_p50_over_one_commit": round(by_name["disk", "delivery"] / commit_us, 2),
+        "unsynced_delivery_p50_us": p50_us["memory", "delivery"],
+        "unsynced_delivery_spinning_p50_us": p50_us["memory", "delivery, spinning"],
+        "synced_delivery_p50_over_one_commit": round(p50_us["disk", "delivery"] / commit_us, 2),
+        "synced_delivery_spinning_p50_over_one_commit": round(
+            p50_us["disk", "delivery, spinning"] / commit_us, 2
+        ),
     }
+
+
+def _in_turns(data: Path, size: int, count: int) -> dict[tuple[str, str], list[float]]:
+    """Everything with one message in flight: seconds by durability and what takes them."""
+    times: dict[tuple[str, str], list[float]] = {}
+    part = count // _ROUNDS
+    with (
+        serving(data / "queues") as asleep,
+        serving(data / "spinning", "--spin-us", str(_SPIN_US)) as awake,
+    ):
+        for _ in range(_ROUNDS):
+            times.setdefault(("", "bare TCP round trip"), []).extend(_tcp_round_trips(part))
+            times.setdefault(("disk", "one LMDB commit"), []).extend(_commits(data, size, part))
+            for server, spin_us in ((asleep, 0), (awake, _SPIN_US)):
+                for durability in get_args(Durability):
+                    found = run_loop(_one_in_flight(server.url, durability, size, part, spin_us))
+                    for what, own in found.items():
+                        name = f"{what}, spinning" if spin_us else what
+                        times.setdefault((durability, name), []).extend(own)
+    return times
 
 
 def _row(durability: str, what: str, times_s: list[float]) -> dict[str, Any]:
@@ -75,14 +98,17 @@ def _timed(action: Callable[[], object], count: int) -> list[float]:
 
 
 def _tcp_round_trips(count: int) -> list[float]:
-    """What the operating system alone takes between two processes."""
+    """What the operating system alone takes between two processes on two cores."""
+    cores = os.sched_getaffinity(0)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         child = os.fork()
+        os.sched_setaffinity(0, {min(cores) if child else max(cores)})
         if child == 0:
             _echo(listener)
         with socket.create_connection(listener.getsockname()) as connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             times = _timed(lambda: (connection.send(b"x"), connection.recv(1)), count)
+    os.sched_setaffinity(0, cores)
     os.waitpid(child, 0)
     return times
 
@@ -96,7 +122,7 @@ def _echo(listener: socket.socket) -> None:
 
 
 def _commits(directory: Path, size: int, count: int) -> list[float]:
-    (directory / "lmdb").mkdir()
+    (directory / "lmdb").mkdir(exist_ok=True)
     with lmdb.open(str(directory / "lmdb"), map_size=1 << 30) as env:
         body = os.urandom(size)
 
@@ -108,31 +134,38 @@ def _commits(directory: Path, size: int, count: int) -> list[float]:
 
 
 async def _one_in_flight(
-    url: str, durability: Durability, size: int, count: int
+    url: str, durability: Durability, size: int, count: int, spin_us: int
 ) -> dict[str, list[float]]:
     deliveries: list[float] = []
     sends: list[float] = []
     body = bytes(size)
-    async with aio.connect(url) as producer, aio.connect(url) as consumer:
+    async with (
+        aio.connect(url, spin_us=spin_us) as producer,
+        aio.connect(url, spin_us=spin_us) as consumer,
+    ):
         queue = await producer.create_queue(f"latency-{durability}", durability=durability)
         source = consumer.queue(queue.name)
         await source.info()
-        receiving = asyncio.ensure_future(source.receive(wait=10))
+        receiving = asyncio.create_task(_receive(source))
         await source.info()  # Answered after the receive was parked: requests are begun in order.
         for number in range(count + _WARM_UP):
             began = time.perf_counter()
-            sending = asyncio.ensure_future(queue.send(body))
-            batch = await receiving
-            delivered = time.perf_counter()
-            await sending
+            await queue.send(body)
+            sent = time.perf_counter()
+            batch, delivered = await receiving
             if number >= _WARM_UP:
                 deliveries.append(delivered - began)
-                sends.append(time.perf_counter() - began)
-            receiving = asyncio.ensure_future(source.receive(wait=10))
+                sends.append(sent - began)
+            receiving = asyncio.create_task(_receive(source))
             await asyncio.sleep(0)
             await batch.ack()
         receiving.cancel()
     return {"delivery": deliveries, "send": sends}
+
+
+async def _receive(source: aio.Queue) -> tuple[aio.Batch, float]:
+    batch = await source.receive(wait=10)
+    return batch, time.perf_counter()
 
 
 def _at_half_peak(directory: Path, size: int) -> dict[str, Any]:
