@@ -1,13 +1,17 @@
 """What is handed out: the wheel and the source archive have everything, and one version."""
 
+import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from email import message_from_bytes
+from importlib.metadata import metadata
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from ringdove.version import __version__
 
@@ -79,3 +83,14 @@ def test_the_wheel_brings_the_command(built):
     wheel, _ = built
     [name] = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
     assert "ringdove = ringdove.cli:main" in wheel.read(name).decode()
+
+
+def test_whatever_is_locked_runs_on_the_oldest_python_that_will_do():
+    """Debian 12 has 3.11.2: what needs a later 3.11 would end `make setup` there."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    oldest = project["requires-python"].removeprefix(">=") + ".0"
+    lock = (ROOT / "requirements" / "dev.lock").read_text()
+    locked = re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)
+    assert len(locked) > 100
+    needs = {name: metadata(name).get("Requires-Python", "") for name in locked}
+    assert not {name: own for name, own in needs.items() if oldest not in SpecifierSet(own)}

@@ -23,7 +23,7 @@ def test_a_quick_run_accounts_for_every_message(tmp_path):
 
 
 def test_the_full_run_covers_every_method_rate_and_pause():
-    cells = list(rds._cells("injected", quick=False))
+    cells = [cell for group in rds._groups("injected", quick=False) for cell in group]
     assert len(cells) == len(set(cells)) == 4 * 5 + 6
     assert {pause for method, pause, rate in cells if rate == 200 and method == "retry"} == set(
         rds.PAUSES_MS
@@ -52,3 +52,13 @@ def test_a_plot_is_drawn(tmp_path):
     ]  # fmt: skip
     plot_rds({"rds": rows}, tmp_path / "rds.png")
     assert (tmp_path / "rds.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_rounds_are_summed_up_by_their_median_and_what_is_counted_by_its_sum():
+    given = {"mode": "plain", "method": "wake", "pause_ms": None, "lambda_per_s": 100}
+    rows = [
+        {**given, "delivered_per_s": rate, "hit_rate": hits, "lost": 1, "delivered": 10}
+        for rate, hits in ((5.0, None), (900.0, None), (7.0, None))
+    ]
+    expected = {**given, "delivered_per_s": 7.0, "hit_rate": None, "lost": 3, "delivered": 30}
+    assert rds._sum_up(rows) == expected

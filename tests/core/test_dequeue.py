@@ -296,6 +296,22 @@ def test_the_others_begin_as_always_whoever_waits(make):
     assert make(1, 4).line_up(0) == make(1, 4).start(0)
 
 
+@given(stripes=st.integers(1, 6), before=st.integers(0, 5), count=st.integers(1, 6))
+def test_stripes_that_are_skipped_are_as_good_as_tried_in_vain(
+    stripes: int, before: int, count: int
+):
+    one_by_one, at_once = wake(3, stripes, deadline_ms=50), wake(3, stripes, deadline_ms=50)
+    for call in (one_by_one, at_once):
+        call.start(0)
+        for _ in range(min(before, stripes - 1)):
+            call.tried(0, 0)
+    assert at_once.tries_left == stripes - min(before, stripes - 1)
+    count = min(count, at_once.tries_left)
+    actions = [one_by_one.tried(0, 0, 30 + left) for left in reversed(range(count))]
+    assert at_once.skipped(count, 0, 30) == actions[-1]
+    assert vars(at_once) == vars(one_by_one)
+
+
 # -- by the settings ----------------------------------------------------------------------------
 
 

@@ -18,6 +18,9 @@ The document does not give the send rate, nor how many requests a back end has o
 from each sender and two requests show the effect: the server could carry that if it made no visits
 in vain, and cannot with them. Mode plain sends as much as the server takes, and has four requests
 outstanding: with two, the back ends wait for answers most of the time, whatever lambda is.
+
+What is compared is measured in turns, several times, and the median of each figure counts: the
+machine may be slower for a while.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import asyncio
 import itertools
 import logging
 import random
+import statistics
 import struct
 import sys
 import time
@@ -69,6 +73,8 @@ SEND_RATES = {"injected": 100, "light": 100, "plain": 1_000}
 #: Receives that each back end has outstanding at most.
 OUTSTANDING_MAX = {"injected": 2, "light": 2, "plain": 4}
 
+#: How often each cell is measured, in turns with those that it is compared with.
+_ROUNDS = 3
 _STRIPES = _SENDERS = _BACK_ENDS = 10
 _NMAX = 100
 _PAUSE_MS = 100
@@ -83,6 +89,10 @@ _BODY_BYTES = 1_000
 _HEAD = struct.Struct(">Qd")
 #: An overloaded server may be slow to answer, and is not dead.
 _PATIENCE: dict[str, Any] = {"silence_s": 60, "timeout_s": 120}
+
+#: Of a row, what identifies it, and what is counted.
+_GIVEN = {"mode", "method", "pause_ms", "lambda_per_s"}
+_COUNTED = {"delivered", "lost", "duplicates", "failed"}
 
 #: The costs of table I: a visit, each message that it finds, an append, a look at a counter.
 _VISIT_S = 0.020
@@ -101,12 +111,17 @@ def run(
     quick: bool = False,
 ) -> dict[str, Any]:
     """Every method at every lambda, and retry at every pause; `seconds` for each cell."""
-    rows = []
+    rows: list[dict[str, Any]] = []
+    rounds = 1 if quick else _ROUNDS
     for mode in modes:
-        for method, pause_ms, rate in _cells(mode, quick):
-            spell_s = min(seconds, 1) if quick else max(seconds, 3 * pause_ms / 1_000)
-            with place(directory) as data:
-                rows.append(_cell(data, mode, method, pause_ms, rate, spell_s))
+        for cells in _groups(mode, quick):
+            taken: list[list[dict[str, Any]]] = [[] for _ in cells]
+            for _ in range(rounds):
+                for own, (method, pause_ms, rate) in zip(taken, cells, strict=True):
+                    spell_s = min(seconds, 1) if quick else max(seconds, 3 * pause_ms / 1_000)
+                    with place(directory) as data:
+                        own.append(_cell(data, mode, method, pause_ms, rate, spell_s / rounds))
+            rows += map(_sum_up, taken)
     summary: dict[str, Any] = {
         name: sum(row[name] for row in rows) for name in ("lost", "duplicates", "failed")
     }
@@ -116,14 +131,29 @@ def run(
     return {"rds": rows, "latency_p50_ms": _latencies(rows), **summary}
 
 
-def _cells(mode: str, quick: bool) -> Iterator[tuple[Dequeue, int, int]]:
-    """Method, pause and lambda of each cell."""
-    rates = RATES[mode]
-    if quick:
-        yield from ((method, _PAUSE_MS, rates[-1]) for method in METHODS)
-        return
-    yield from ((method, _PAUSE_MS, rate) for method in METHODS for rate in rates)
-    yield from (("retry", pause_ms, rates[-1]) for pause_ms in PAUSES_MS if pause_ms != _PAUSE_MS)
+def _groups(mode: str, quick: bool) -> Iterator[list[tuple[Dequeue, int, int]]]:
+    """Cells that are compared with each other: method, pause and lambda of each."""
+    *rates, top = RATES[mode]
+    if not quick:
+        for rate in rates:
+            yield [(method, _PAUSE_MS, rate) for method in METHODS]
+    pauses_ms = () if quick else PAUSES_MS
+    yield [
+        *((method, _PAUSE_MS, top) for method in METHODS),
+        *(("retry", pause_ms, top) for pause_ms in pauses_ms if pause_ms != _PAUSE_MS),
+    ]
+
+
+def _sum_up(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What several rounds of a cell have found: the sum of what is counted, else the median."""
+    found = dict(rows[0])
+    for name in found.keys() - _GIVEN:
+        values = [row[name] for row in rows if row[name] is not None]
+        if name in _COUNTED:
+            found[name] = sum(values)
+        elif values:
+            found[name] = round(statistics.median(values), 4)
+    return found
 
 
 def _cell(

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from ringdove import limits
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from ringdove.pending import Pending
     from ringdove.stores.base import Store, StripeId
 
@@ -30,19 +32,28 @@ class BarrenStripes:
         self._store = store
         self._known: dict[tuple[StripeId, str], Barren] = {}
 
-    def find(
-        self, stripe: StripeId, subscription: str, watch: Pending[None], now_ms: int
-    ) -> Barren | None:
-        """What is known of a stripe, if it still has nothing; `watch` is as it is now."""
-        known = self._known.get((stripe, subscription))
-        if (
-            known is None
-            or known.watch is not watch
-            or (known.due_ms is not None and known.due_ms <= now_ms)
-            or (known.end_ms is not None and known.end_ms <= now_ms)
-        ):
-            return None
-        return known
+    def among(
+        self,
+        stripes: Sequence[StripeId],
+        subscription: str,
+        watches: Mapping[StripeId, Pending[None]],
+        now_ms: int,
+    ) -> dict[StripeId, int | None]:
+        """Those at the front that still have nothing, and when they will; watches as they are."""
+        found: dict[StripeId, int | None] = {}
+        for stripe in stripes:
+            known = self._known.get((stripe, subscription))
+            if known is None:
+                break
+            watch, due_ms, end_ms = known
+            if (
+                watch is not watches[stripe]
+                or (due_ms is not None and due_ms <= now_ms)
+                or (end_ms is not None and end_ms <= now_ms)
+            ):
+                break
+            found[stripe] = due_ms
+        return found
 
     def note(
         self, stripe: StripeId, subscription: str, watch: Pending[None], due_ms: int | None

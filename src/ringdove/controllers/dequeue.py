@@ -195,16 +195,20 @@ class Dequeuer:
 
     def _skip_barren(self, visit: Visit, call: DequeueCall, action: Action) -> Action:
         """Go past stripes that have nothing yet."""
+        if not isinstance(action, Try):
+            return action
+        order, start = visit.order, action.stripe
+        if start:
+            order = (*order[start:], *order[:start])
         now_ms = self._store.clock.now_ms()
-        while isinstance(action, Try):
-            stripe = visit.order[action.stripe]
-            watch = visit.watches[stripe]
-            barren = self._barren.find(stripe, visit.subscription, watch, now_ms)
-            if barren is None:
-                break
-            visit.dues[stripe] = barren.due_ms
-            action = call.tried(0, now_ms, barren.due_ms)
-        return action
+        dues = self._barren.among(
+            order[: call.tries_left], visit.subscription, visit.watches, now_ms
+        )
+        if not dues:
+            return action
+        visit.dues.update(dues)
+        due_ms = min((due_ms for due_ms in dues.values() if due_ms is not None), default=None)
+        return call.skipped(len(dues), now_ms, due_ms)
 
     async def _try(self, visit: Visit, stripe: StripeId) -> tuple[int, int | None]:
         """Visit a stripe: how many it gave, and when it has more."""

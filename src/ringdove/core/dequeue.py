@@ -101,9 +101,24 @@ class DequeueCall(ABC):
             self.hits += 1
         else:
             self.misses += 1
+        self._tried += 1
+        return self._go_on(now_ms, due_ms)
+
+    def skipped(self, count: int, now_ms: int, due_ms: int | None) -> Action:
+        """The stripe to be tried and those after it, so many, are known to have nothing."""
+        self.misses += count
+        self._tried += count
+        self._next += count - 1
+        return self._go_on(now_ms, due_ms)
+
+    @property
+    def tries_left(self) -> int:
+        """How many stripes this round may still try, with the one that is to be tried."""
+        return self._tries_max - self._tried
+
+    def _go_on(self, now_ms: int, due_ms: int | None) -> Action:
         if due_ms is not None and (self._due_ms is None or due_ms < self._due_ms):
             self._due_ms = due_ms
-        self._tried += 1
         if self.found < self.want and self._tried < self._tries_max:
             return self._visit()
         return _ANSWER if self.found else self._missed(now_ms)
