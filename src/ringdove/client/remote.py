@@ -20,9 +20,9 @@ from ringdove.clock import Clock, SystemClock
 from ringdove.controllers.broker import QueueStats, total_stats
 from ringdove.controllers.catalog import QueueInfo
 from ringdove.controllers.dequeue import check_wait
-from ringdove.controllers.sending import Outgoing, Parcel, Sender, SentBatch, Sequencer
+from ringdove.controllers.sending import Outgoing, Sender, Sequencer
 from ringdove.controllers.visiting import Received
-from ringdove.core.dedup import Appended, Segment
+from ringdove.core.dedup import Appended
 from ringdove.core.receipt import Receipt
 from ringdove.core.runs import LeasedRun
 from ringdove.core.settings import check_name
