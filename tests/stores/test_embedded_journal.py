@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ringdove.core.settings import Durability
+    from ringdove.stores.embedded.commit import GroupCommit
     from ringdove.stores.embedded.writer import Writer
 
 #: Where the length of a record stands in its header, and how long that is with its check.
@@ -384,6 +385,35 @@ def test_ctrl_c_within_a_write_leaves_a_whole_journal(
     expected = [b"before", b"interrupted, and longer than what follows", b"after"]
     assert driver.replay(0) == expected
     assert killed().replay(0) == expected
+
+
+def test_ctrl_c_after_a_write_that_failed_does_not_make_it_count(
+    driver: Driver, killed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody may be told that it is stored before the tree has it."""
+    writer = writer_of(driver)
+    really = writer._settle
+    settled: list[bool] = []
+
+    def failing(fd: int, data: bytes, offset: int) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def interrupted(commit: GroupCommit) -> None:
+        monkeypatch.setattr(writer, "_settle", noted)
+        raise KeyboardInterrupt
+
+    def noted(commit: GroupCommit) -> None:
+        settled.append(commit.committed)
+        really(commit)
+
+    driver.send(b"before")
+    monkeypatch.setattr(journal, "pwrite", failing)
+    monkeypatch.setattr(writer, "_settle", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        driver.send(b"interrupted")
+    driver.send(b"after")
+    assert settled[:2] == [False, True]
+    assert killed().replay(0) == [b"before", b"interrupted", b"after"]
 
 
 def test_a_nearly_full_disk_is_not_promised_what_the_tree_has_no_room_for(

@@ -6,19 +6,18 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from ringdove.client import arguments
 from ringdove.client.closing import AsyncClosable
-from ringdove.client.leases import EXTENDS, EXTENDS_AGAIN, Appetite, LeaseKeeper
-from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
+from ringdove.client.leases import EXTENDS, EXTENDS_AGAIN, BaseConsumer
 from ringdove.errors import ConnectionClosed, RingdoveError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from ringdove.client.aio import Message, Queue
+    from ringdove.client.leases import Appetite, LeaseKeeper
 
 
-class Consumer(AsyncClosable):
+class Consumer(BaseConsumer["AsyncGenerator[Message]"], AsyncClosable):
     """Receives for ever and keeps leases alive while a message is being handled.
 
         async for message in queue.consumer():
@@ -30,35 +29,17 @@ class Consumer(AsyncClosable):
     are taken at a time; by default as many as are handled in about a tenth of a second.
     """
 
-    def __init__(
-        self,
-        queue: Queue,
-        *,
-        max: int | None = None,
-        wait: float | None = None,
-        subscription: str = DEFAULT_SUBSCRIPTION,
-        lease_ms: int | None = None,
-        ack: str = "auto",
-        ack_linger_ms: int = 100,
-    ) -> None:
-        arguments.check_consumer(max, wait, subscription, lease_ms, ack_linger_ms)
-        self._queue = queue
-        self._appetite = Appetite(max, ack)
-        self._wait = wait
-        self._subscription = subscription
-        self._lease_ms = lease_ms
-        self._keeper = LeaseKeeper(ack, ack_linger_ms)
-        self._open: list[AsyncGenerator[Message]] = []
+    _holder = set  # Also one that was left has to be awaited when it is closed.
 
     async def close(self) -> None:
         """End every loop over the messages; what is unfinished is given back. Idempotent."""
-        for messages in self._open:
+        for messages in list(self._open):
             await messages.aclose()
         self._open.clear()
 
     def __aiter__(self) -> AsyncGenerator[Message]:
         messages = self._messages()
-        self._open.append(messages)
+        self._open.add(messages)
         return messages
 
     def _messages(self) -> AsyncGenerator[Message]:

@@ -1,14 +1,19 @@
-"""What consumers share: which messages of a batch are done, and which must be kept leased."""
+"""What consumers share: options, which messages of a batch are done, and which stay leased."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from ringdove.client import arguments
 from ringdove.client.delivery import spans
+from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
 from ringdove.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from collections.abc import MutableSet
+
+    from ringdove.client.aio import Queue
     from ringdove.client.delivery import BaseMessage, Chunk
     from ringdove.core.receipt import Receipt
 
@@ -30,6 +35,37 @@ class Appetite:
         if self._adapts:
             fitting = int(count * _MOMENT_S / took_s) if took_s > 0 else _MOST
             self.max = max(1, min(fitting, _GROWTH * self.max, _MOST))
+
+
+#: What a loop over the messages of a consumer is.
+Loop = TypeVar("Loop")
+
+
+class BaseConsumer(Generic[Loop]):
+    """A consumer before it knows how its loops are driven."""
+
+    #: What holds its open loops.
+    _holder: ClassVar[type[MutableSet[Any]]]
+
+    def __init__(
+        self,
+        queue: Queue,
+        *,
+        max: int | None = None,
+        wait: float | None = None,
+        subscription: str = DEFAULT_SUBSCRIPTION,
+        lease_ms: int | None = None,
+        ack: str = "auto",
+        ack_linger_ms: int = 100,
+    ) -> None:
+        arguments.check_consumer(max, wait, subscription, lease_ms, ack_linger_ms)
+        self._queue = queue
+        self._appetite = Appetite(max, ack)
+        self._wait = wait
+        self._subscription = subscription
+        self._lease_ms = lease_ms
+        self._keeper = LeaseKeeper(ack, ack_linger_ms)
+        self._open: MutableSet[Loop] = self._holder()
 
 
 class LeaseKeeper:

@@ -23,11 +23,11 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Self, Unpack
 
-from ringdove.client import aio, arguments
+from ringdove.client import aio
 from ringdove.client.closing import Closable
 from ringdove.client.delivery import BaseBatch, BaseMessage, Chunk
 from ringdove.client.joining import Joiner, ProducerOptions
-from ringdove.client.leases import EXTENDS, EXTENDS_AGAIN, Appetite, LeaseKeeper
+from ringdove.client.leases import EXTENDS, EXTENDS_AGAIN, BaseConsumer
 from ringdove.client.outgoing import as_bytes
 from ringdove.core.stripe import DEFAULT_SUBSCRIPTION
 from ringdove.errors import ConnectionClosed, RingdoveError, SequenceRefused, WaitTimeout
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from ringdove.client import options as by_name
     from ringdove.client.backend import Backend
+    from ringdove.client.leases import LeaseKeeper
     from ringdove.client.outgoing import Body, NewMessage, Text
     from ringdove.controllers.broker import QueueStats
     from ringdove.controllers.catalog import QueueInfo
@@ -432,7 +433,7 @@ def _flush_open() -> None:
 os.register_at_fork(after_in_child=_open_producers.clear)
 
 
-class Consumer(Closable):
+class Consumer(BaseConsumer["Generator[Message]"], Closable):
     """Receives for ever and keeps leases alive while a message is being handled.
 
         for message in queue.consumer():
@@ -445,25 +446,7 @@ class Consumer(Closable):
     messages are taken at a time; by default as many as are handled in about a tenth of a second.
     """
 
-    def __init__(
-        self,
-        queue: aio.Queue,
-        *,
-        max: int | None = None,
-        wait: float | None = None,
-        subscription: str = DEFAULT_SUBSCRIPTION,
-        lease_ms: int | None = None,
-        ack: str = "auto",
-        ack_linger_ms: int = 100,
-    ) -> None:
-        arguments.check_consumer(max, wait, subscription, lease_ms, ack_linger_ms)
-        self._queue = queue
-        self._appetite = Appetite(max, ack)
-        self._wait = wait
-        self._subscription = subscription
-        self._lease_ms = lease_ms
-        self._keeper = LeaseKeeper(ack, ack_linger_ms)
-        self._open: weakref.WeakSet[Generator[Message]] = weakref.WeakSet()
+    _holder = weakref.WeakSet  # One that is left ends when nobody knows it.
 
     def close(self) -> None:
         """End every loop over the messages; what is unfinished is given back. Idempotent."""

@@ -106,9 +106,9 @@ class Journal:
 
     def __init__(self, path: Path, *, synced: bool, number: int) -> None:
         self.path = path
-        #: The number of the last commit, here or in the tree, and where the next one goes. They
-        #: change together: Ctrl-C may strike between any two steps.
-        self._end = (number, 0)
+        #: The number of the last commit, of the last that is whole, and where the next one goes.
+        #: They change together: Ctrl-C may strike between any two steps.
+        self._end = (number, number, 0)
         self._synced = synced
         self._fd = -1
         self._size = 0
@@ -119,26 +119,30 @@ class Journal:
 
     @property
     def number(self) -> int:
-        """The last commit, here or in the tree."""
+        """The last commit, here or in the tree, or that could not be written."""
         return self._end[0]
+
+    def has(self, number: int) -> bool:
+        """Whether the last commit that was tried here is whole."""
+        return 0 < number <= self._end[1]
 
     @property
     def crowded(self) -> bool:
         """Whether it is time to begin anew."""
-        return self._end[1] > self._size // 2
+        return self._end[2] > self._size // 2
 
     def takes(self, nbytes: int) -> bool:
         """Whether a commit with blocks of so many bytes belongs here, and probably fits."""
         if self._broken or nbytes > limits.JOURNAL_COMMIT_BYTES_MAX:
             return False
         if self._fd >= 0:
-            return self._end[1] + nbytes + _OTHER_BYTES <= self._size
+            return self._end[2] + nbytes + _OTHER_BYTES <= self._size
         self._asked += 1
         return self._asked > limits.JOURNAL_AFTER
 
     def append(self, edits: dict[tuple[int, bytes], Any], now_ms: int) -> None:
         """Make a commit as durable as the environment is; NeedsTree if that cannot be done here."""
-        number, at = self._end
+        number, whole, at = self._end
         payload = encode([(*place, value) for place, value in edits.items()])
         head = _HEAD.pack(MAGIC, len(payload), number + 1, now_ms)
         check = _CHECK.pack(xxhash.xxh3_64_intdigest(head + payload))
@@ -151,15 +155,15 @@ class Journal:
                 self._open()
             if end > self._size:
                 raise NeedsTree("The journal is full.")
-            whole = pwrite(self._fd, record, at) == len(record)
+            written = pwrite(self._fd, record, at)
         except OSError:
-            whole = False
-        if not whole:
+            written = 0
+        if written < len(record):
             # Nobody knows what of it the disk has; under its number, nothing will count.
             self._broken = True
-            self._end = (number + 1, at)
+            self._end = (number + 1, whole, at)
             raise NeedsTree("The journal cannot be written.")
-        self._end = (number + 1, end)
+        self._end = (number + 1, number + 1, end)
 
     def begin_anew(self) -> None:
         """The tree has everything; a journal that was nearly full gets more room."""
@@ -167,7 +171,8 @@ class Journal:
         if self._synced and self.crowded and self._size < limits.JOURNAL_BYTES_MAX:
             with contextlib.suppress(OSError):
                 self._fill(min(2 * self._size, limits.JOURNAL_BYTES_MAX))
-        self._end = (self._end[0], 0)
+        number, whole, _ = self._end
+        self._end = (number, whole, 0)
 
     def close(self) -> None:
         """Let go of the file; if the tree has everything, leave nothing in it to be read."""
@@ -175,7 +180,7 @@ class Journal:
         if fd < 0:
             return
         with contextlib.suppress(OSError):
-            if not self._end[1]:
+            if not self._end[2]:
                 pwrite(fd, bytes(_HEADER_BYTES), 0)
                 if not self._synced:
                     fsync(fd)

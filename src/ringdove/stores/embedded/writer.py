@@ -316,10 +316,8 @@ class Writer:
         """Publish or put back the commit of a leader that did not come to its end."""
         commit = self._unsettled
         if commit is not None:
-            commit.committed = (
-                0 < commit.txn_id <= self.env.lmdb.info()["last_txnid"]
-                or 0 < commit.number <= self.journal.number
-            )
+            in_tree = 0 < commit.txn_id <= self.env.lmdb.info()["last_txnid"]
+            commit.committed = in_tree or self.journal.has(commit.number)
             self._settle(commit)
         self._drop_answered()
 
