@@ -148,18 +148,20 @@ async def _one_in_flight(
         await source.info()
         receiving = asyncio.create_task(_receive(source))
         await source.info()  # Answered after the receive was parked: requests are begun in order.
-        for number in range(count + _WARM_UP):
-            began = time.perf_counter()
-            await queue.send(body)
-            sent = time.perf_counter()
-            batch, delivered = await receiving
-            if number >= _WARM_UP:
-                deliveries.append(delivered - began)
-                sends.append(sent - began)
-            receiving = asyncio.create_task(_receive(source))
-            await asyncio.sleep(0)
-            await batch.ack()
-        receiving.cancel()
+        try:
+            for number in range(count + _WARM_UP):
+                began = time.perf_counter()
+                await queue.send(body)
+                sent = time.perf_counter()
+                batch, delivered = await receiving
+                if number >= _WARM_UP:
+                    deliveries.append(delivered - began)
+                    sends.append(sent - began)
+                receiving = asyncio.create_task(_receive(source))
+                await asyncio.sleep(0)
+                await batch.ack()
+        finally:
+            receiving.cancel()
     return {"delivery": deliveries, "send": sends}
 
 
